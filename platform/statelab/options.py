@@ -1,0 +1,150 @@
+"""Options: dataclass fields that carry their own doc line and range.
+
+A section of the configuration, and a rule's or data module's own block, is a frozen dataclass.
+`option` gives a field the line and range that `statelab keys` prints; `Section` checks the ranges
+when it is built, from a file, the command line or Python alike.
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class LeakyConfig(Section):
+        half_life: float = option(64.0, "tokens until a write has faded to one half", above=0)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from statelab.errors import ConfigError
+
+__all__ = ["Key", "Section", "keys_of", "option"]
+
+
+def option(
+    default: Any = MISSING,
+    doc: str = "",
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    factory: Any = MISSING,
+) -> Any:
+    """A dataclass field with a doc line and a range; without a default it is required.
+
+    Args:
+        default: The field's value where none is given.
+        doc: One line with the unit.
+        above: The value must be greater.
+        at_least: The value must be this or greater.
+        below: The value must be less.
+        at_most: The value must be this or less.
+        factory: Makes the default, where it is mutable.
+    """
+    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    return field(
+        default=default,
+        default_factory=factory,
+        metadata={"doc": doc, "bounds": {k: v for k, v in bounds.items() if v is not None}},
+    )
+
+
+class Section:
+    """A dataclass that checks the ranges of its options; `None` is never out of range.
+
+    Raises:
+        ConfigError: If a value lies outside its range.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, bounds = getattr(self, each.name), each.metadata.get("bounds", {})
+            for number in value if isinstance(value, (tuple, list)) else (value,):
+                if number is None or not bounds:
+                    continue
+                if not all(_HOLDS[sign](number, bound) for sign, bound in bounds.items()):
+                    raise ConfigError(
+                        f"{each.name} must be {_range(bounds)}, got {number!r}."
+                    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One line of `statelab keys`."""
+
+    name: str
+    type: str
+    default: str
+    range: str
+    doc: str
+
+
+def keys_of(section: type, prefix: str = "") -> list[Key]:
+    """The keys of a dataclass and of the sections inside it, in their order.
+
+    Args:
+        section: The dataclass.
+        prefix: What stands before each name, with its dot: `optim.`.
+    """
+    keys: list[Key] = []
+    hints = typing.get_type_hints(section)
+    for each in dataclasses.fields(section):
+        hint = hints[each.name]
+        if isinstance(hint, type) and issubclass(hint, Section):
+            keys += keys_of(hint, f"{prefix}{each.name}.")
+            continue
+        if each.default_factory is not MISSING:
+            default: object = each.default_factory()
+        else:
+            default = each.default
+        keys.append(
+            Key(
+                name=prefix + each.name,
+                type=_type_name(hint),
+                default="required" if default is MISSING else _plain(default),
+                range=_range(each.metadata.get("bounds", {})),
+                doc=each.metadata.get("doc", ""),
+            )
+        )
+    return keys
+
+
+_HOLDS = {
+    ">": lambda value, bound: value > bound,
+    ">=": lambda value, bound: value >= bound,
+    "<": lambda value, bound: value < bound,
+    "<=": lambda value, bound: value <= bound,
+}
+
+
+def _range(bounds: dict[str, float]) -> str:
+    return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
+
+
+def _plain(default: object) -> str:
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, (tuple, list)):
+        return "[" + ", ".join(str(each) for each in default) + "]"
+    return str(default)
+
+
+def _type_name(hint: Any) -> str:
+    """A type as a user would say it: `int`, `cosine | wsd`, `int | null`."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return " | ".join(str(each) for each in typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(_type_name(each) for each in typing.get_args(hint))
+    if origin in (tuple, list):
+        first = typing.get_args(hint)[0]
+        return f"[{_type_name(first)}]"
+    if origin is dict:
+        return "{key: value}"
+    return "null" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -1,0 +1,121 @@
+"""What the core asks of a tracker: an identity, a folder and a logger for each run.
+
+`statelab_mlflow` is the tracker; `LocalRun` stands in where tracking is switched off.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from statelab.registries import trackers
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+    from statelab.config import Config
+
+__all__ = ["LocalRun", "Run", "Status", "Tracker", "start_run", "tracker"]
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class Run(ABC):
+    """One run: `id` names it, `folder` (`run_dir/experiment/id`) holds all that it writes."""
+
+    id: str
+    folder: Path
+
+    @property
+    @abstractmethod
+    def logger(self) -> Logger | None:
+        """Lightning's logger of this run; the same object each time."""
+
+    @abstractmethod
+    def log_artifact(self, file: Path) -> None:
+        """Keep a file of the run folder with the tracked run too."""
+
+    @abstractmethod
+    def finish(self, status: Status, reason: str | None = None) -> None:
+        """Send what is unsent and set the run's end; called once by whoever started the run.
+
+        Args:
+            status: How it ended.
+            reason: One line on why it failed or was stopped.
+        """
+
+
+class Tracker(ABC):
+    """Where runs are recorded."""
+
+    @abstractmethod
+    def start(
+        self,
+        config: Config,
+        *,
+        name: str,
+        params: Mapping[str, str | int | float | bool | None],
+        tags: Mapping[str, str],
+        description: str,
+    ) -> Run:
+        """Open a new run with status RUNNING and make its folder.
+
+        Args:
+            config: The configuration; `tracking`, `run_dir` and `experiment` say where.
+            name: For people.
+            params: Flat, dotted.
+            tags: Flat.
+            description: Markdown.
+
+        Raises:
+            RunError: If the store can't be reached or written.
+        """
+
+    @abstractmethod
+    def folder_of(self, run_id: str, *, uri: str | None, run_dir: Path) -> Path | None:
+        """The folder of a recorded run, or None if the store doesn't know it."""
+
+    @abstractmethod
+    def serve(self, *, uri: str | None, run_dir: Path, host: str, port: int) -> None:
+        """Show the recorded runs in a browser until interrupted; prints the address."""
+
+
+@dataclass
+class LocalRun(Run):
+    """A run that nobody tracks: its folder, and metrics as CSV in it."""
+
+    id: str
+    folder: Path
+
+    @classmethod
+    def start(cls, config: Config) -> LocalRun:
+        """Make the folder of a new run."""
+        run_id = uuid.uuid4().hex
+        folder = Path(config.run_dir).resolve() / config.experiment / run_id
+        folder.mkdir(parents=True)
+        return cls(run_id, folder)
+
+    @property
+    def logger(self) -> Logger:
+        """A logger that writes `metrics.csv`."""
+        from lightning.pytorch.loggers import CSVLogger
+
+        if not hasattr(self, "_logger"):
+            self._logger = CSVLogger(self.folder, name="", version="")
+        return self._logger
+
+    def log_artifact(self, file: Path) -> None:
+        """The file is in the folder already."""
+
+    def finish(self, status: Status, reason: str | None = None) -> None:
+        """Write the end beside the metrics."""
+        (self.folder / "status").write_text(f"{status} {reason or ''}".strip() + "\n")
+
+
+def tracker() -> Tracker:
+    """The installed tracker."""
+    return trackers.get("mlflow").cls()
