@@ -1,4 +1,4 @@
-"""Kernels of the memories' linear reads; each has a reference, a chunked and, where it pays, a fused form."""
+"""Kernels for the linear reads of a memory; each has a reference and a chunked form."""
 
 from statelab_kernels.backend import Backend
 

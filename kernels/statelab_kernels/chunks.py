@@ -1,15 +1,15 @@
 """The chunk plan: a batch of sequences, or packed documents, cut into equal chunks of tokens.
 
-Sequences are sorted by their number of chunks, longest first, and chunk j of every sequence that has
-one forms **wave** j. So the chunks of a wave belong to the first rows of the sorted states, and a scan
-over the waves carries all sequences at once, however long each is:
+Sequences are sorted by their number of chunks, most first, and chunk j of every sequence that has
+one forms wave j. So the chunks of a wave belong to the first rows of the sorted states, and a scan
+over the waves carries all sequences at once, however long each is. With three documents:
 
-    documents of 2, 5 and 0 chunks       waves: {0, 1} {0, 1} {0} {0} {0}       rows: the 5, the 2, the 0
+    2, 5 and 0 chunks    ->    rows 0 (of 5), 1 (of 2), 2 (of 0);    waves {0, 1} {0, 1} {0} {0} {0}
 
-Consecutive waves form **segments** of a bounded number of chunks. An op works on a segment at a time, so
-that its working memory doesn't grow with the length. A last, partial chunk is filled with zeros, which
-an op must leave without effect (`Segment.lengths` says how many tokens are real), and an empty document
-has no chunk: its state stays what it was.
+Consecutive waves form segments of a bounded number of chunks. An op works on one segment at a time,
+so that its working memory doesn't grow with the length. A last, partial chunk is filled with zeros,
+which an op must leave without effect (`Segment.lengths` says how many tokens are real). An empty
+document has no chunk: its state stays what it was.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,8 @@ class Segment:
             num_places = len(self.lengths) * self.chunk_size
             empty = rows.new_zeros(num_places, *rows.shape[1:])
             rows = empty.index_copy(0, self.places, rows)
-        return rows.unflatten(0, (-1, self.chunk_size)).transpose(1, 2).contiguous()
+        chunks = rows.view(-1, self.chunk_size, *rows.shape[1:])
+        return chunks.transpose(1, 2).contiguous()
 
     def unfold(self, chunks: Tensor, out: Tensor) -> None:
         """Write chunks [P, H, C, ...] to their tokens in the contiguous out [B, T, H, ...]."""
@@ -70,7 +71,7 @@ class ChunkPlan:
     Attributes:
         num_sequences: N, the batch size or the number of packed documents.
         chunk_size: C, a power of two.
-        order: [N] the sequences, most chunks first: row i of the sorted states is sequence order[i].
+        order: [N] the sequences, most chunks first; row i of the sorted states is order[i]'s.
         segments: All chunks, in an order that a scan can follow.
     """
 
@@ -113,18 +114,17 @@ def plan_chunks(
     bounds = sequence_bounds(batch, num_tokens, cu_seqlens)
     lengths = [end - start for start, end in pairwise(bounds)]
     chunk_size = min(chunk_size, 1 << (max(lengths) - 1).bit_length())
-    order = sorted(range(len(lengths)), key=lambda i: -(-(-lengths[i] // chunk_size)))
+    num_chunks = [(length + chunk_size - 1) // chunk_size for length in lengths]
+    order = sorted(range(len(lengths)), key=num_chunks.__getitem__, reverse=True)
 
-    chunks: list[tuple[int, int, int]] = []  # row of the states, first token, length
-    running, wave = len(order), 0
-    while running:
+    chunks: list[tuple[int, int, int]] = []  # row of the states, first token, number of tokens
+    for wave in range(max(num_chunks)):
         offset = wave * chunk_size
-        while running and lengths[order[running - 1]] <= offset:
-            running -= 1
-        for row in range(running):
-            left = lengths[order[row]] - offset
-            chunks.append((row, bounds[order[row]] + offset, min(left, chunk_size)))
-        wave += 1
+        for row, sequence in enumerate(order):
+            if wave >= num_chunks[sequence]:
+                break
+            left = lengths[sequence] - offset
+            chunks.append((row, bounds[sequence] + offset, min(left, chunk_size)))
 
     segments = tuple(
         _segment(chunks[first : first + max_chunks], chunk_size, device)
@@ -164,7 +164,8 @@ def sequence_bounds(batch: int, num_tokens: int, cu_seqlens: Tensor | None) -> l
     bounds: list[int] = cu_seqlens.tolist()
     if bounds[0] != 0 or bounds[-1] != num_tokens:
         raise ValueError(
-            f"cu_seqlens must start at 0 and end at T={num_tokens}, got {bounds[0]} and {bounds[-1]}."
+            f"cu_seqlens must start at 0 and end at T={num_tokens}, "
+            f"got {bounds[0]} and {bounds[-1]}."
         )
     for document, (start, end) in enumerate(pairwise(bounds)):
         if end < start:
