@@ -112,8 +112,8 @@ class OptimConfig(Section):
         0.2, "share of all steps that wsd decays in, linearly", above=0, at_most=1
     )
     final_lr: float = option(0.0, "learning rate at the last step", at_least=0)
-    ssm_lr: float = option(
-        1e-3, "cap on the learning rate of parameters that ask for one", above=0
+    ssm_lr: float | None = option(
+        None, "cap on the learning rate of state-space parameters; null is their rule's", above=0
     )
 
 

@@ -59,11 +59,11 @@ class ParamOptions:
 
     Attributes:
         weight_decay: Whether AdamW decays it.
-        ssm_lr: Whether its learning rate is capped at `optim.ssm_lr`.
+        max_lr: Cap on its learning rate; `optim.ssm_lr`, if given, replaces it.
     """
 
     weight_decay: bool = True
-    ssm_lr: bool = False
+    max_lr: float | None = None
 
 
 class Rule(nn.Module):
