@@ -55,6 +55,11 @@ class Segment:
             rows = rows.index_select(0, self.places)
         out.view(-1, *out.shape[2:]).index_copy_(0, self.tokens, rows.to(out.dtype))
 
+    @property
+    def rows(self) -> slice:
+        """The rows of the sorted states that this segment may touch."""
+        return slice(min(w.start for w in self.waves), max(w.stop for w in self.waves))
+
     def by_wave(self) -> Iterator[tuple[slice, slice]]:
         """The waves in order: (rows of the sorted states, rows of the segment's P chunks)."""
         first = 0

@@ -1,0 +1,164 @@
+"""The gated memory in chunks: matrix products inside, a scan between, one segment at a time.
+
+The whole op is one autograd function. It keeps its inputs and the states that enter each segment;
+the backward writes each segment again, last first.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from statelab_kernels.chunks import ChunkPlan, Segment, plan_chunks
+from statelab_kernels.gated import reference
+from statelab_kernels.gated.memory import Memory
+from statelab_kernels.precision import autocast_off, compute_dtype
+
+# Numbers in one tensor of a segment, about what a core's cache holds.
+_SEGMENT_NUMEL = 1 << 18
+
+
+def recall(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Read towards the values, o_t = S_t' q_t; arguments as in `gated_recall`."""
+    return _read("recall", q, k, v, g, beta, initial_state, cu_seqlens)
+
+
+def project(
+    y: Tensor,
+    k: Tensor,
+    s: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Read towards the addresses, w_t = S_t y_t; arguments as in `gated_project`."""
+    return _read("project", y, k, s, g, beta, initial_state, cu_seqlens)
+
+
+def _read(
+    read: Literal["recall", "project"],
+    x: Tensor,
+    k: Tensor,
+    s: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    batch, num_tokens, num_heads, key_dim = k.shape
+    if num_tokens == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        form = reference.recall if read == "recall" else reference.project
+        return form(x, k, s, g, beta, initial_state, cu_seqlens)
+    width = num_heads * 64 * max(key_dim, s.shape[-1])
+    plan = plan_chunks(
+        batch, num_tokens, cu_seqlens, device=k.device, max_chunks=max(1, _SEGMENT_NUMEL // width)
+    )
+    if initial_state is None:
+        shape = (plan.num_sequences, num_heads, key_dim, s.shape[-1])
+        initial_state = k.new_zeros(shape, dtype=compute_dtype(k))
+    out: tuple[Tensor, Tensor] = _Read.apply(read, plan, x, k, s, g, beta, initial_state)
+    return out
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        read: Literal["recall", "project"],
+        plan: ChunkPlan,
+        x: Tensor,
+        k: Tensor,
+        s: Tensor,
+        g: Tensor | None,
+        beta: Tensor | None,
+        initial_state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        out = x.new_empty(*x.shape[:3], (s if read == "recall" else k).shape[-1])
+        state = plan.sort_states(initial_state.to(compute_dtype(x)))
+        entering = []
+        with autocast_off(x.device):
+            for segment in plan.segments:
+                entering.append(state[segment.rows].clone())
+                inputs = _Inputs(segment, x, k, s, g, beta)
+                memory = inputs.write(state)
+                _unfold(segment, getattr(memory, read)(inputs.x), out)
+        ctx.read, ctx.plan, ctx.state_dtype = read, plan, initial_state.dtype
+        ctx.save_for_backward(x, k, s, g, beta, *entering)
+        return out, plan.unsort_states(state)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d_out: Tensor, d_final: Tensor) -> tuple[Tensor | None, ...]:
+        x, k, s, g, beta, *entering = ctx.saved_tensors
+        plan = ctx.plan
+        d_x, d_k, d_s, d_g, d_beta = (
+            None if t is None else t.new_empty(t.shape) for t in (x, k, s, g, beta)
+        )
+        d_state = plan.sort_states(d_final)
+        state = torch.empty_like(d_state)
+        with autocast_off(x.device):
+            for segment, first in zip(reversed(plan.segments), reversed(entering), strict=True):
+                state[segment.rows] = first
+                inputs = _Inputs(segment, x, k, s, g, beta)
+                memory = inputs.write(state)
+                d_read = _fold(segment, d_out, d_state.dtype)
+                if ctx.read == "recall":
+                    grads = memory.gradients(inputs.x, d_read, d_state)
+                    _unfold(segment, grads.x, d_x)
+                else:
+                    grads = memory.gradients(d_read, inputs.x, d_state)
+                    _unfold(segment, memory.recall(d_read), d_x)
+                _unfold(segment, grads.stream, d_s)
+                if d_g is not None:
+                    _unfold(segment, grads.g, d_g)
+                if d_beta is None:
+                    _unfold(segment, grads.add, d_k)
+                else:
+                    _unfold(segment, torch.addcmul(grads.erase, inputs.beta, grads.add), d_k)
+                    _unfold(segment, (inputs.k * grads.add).sum(-1), d_beta)
+        d_initial = plan.unsort_states(d_state).to(ctx.state_dtype)
+        return None, None, d_x, d_k, d_s, d_g, d_beta, d_initial
+
+
+class _Inputs:
+    """The inputs of one segment, [Z, C, ...] in the format of the state."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        x: Tensor,
+        k: Tensor,
+        s: Tensor,
+        g: Tensor | None,
+        beta: Tensor | None,
+    ) -> None:
+        dtype = compute_dtype(x)
+        self.segment = segment
+        self.x, self.k, self.s = (_fold(segment, t, dtype) for t in (x, k, s))
+        self.g = None if g is None else _fold(segment, g if g.ndim == 4 else g[..., None], dtype)
+        self.beta = None if beta is None else _fold(segment, beta[..., None], dtype)
+
+    def write(self, state: Tensor) -> Memory:
+        """Write with a = k and b = r = beta k, or with r = k and no erasure."""
+        if self.beta is None:
+            return Memory(self.segment, None, self.k, self.s, self.g, state)
+        return Memory(self.segment, self.k, self.beta * self.k, self.s, self.g, state)
+
+
+def _fold(segment: Segment, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return segment.fold(x).flatten(0, 1).to(dtype)
+
+
+def _unfold(segment: Segment, chunks: Tensor, out: Tensor) -> None:
+    segment.unfold(chunks.reshape(-1, out.shape[2], segment.chunk_size, *out.shape[3:]), out)
