@@ -1,0 +1,25 @@
+"""Build the model that a configuration describes."""
+
+from __future__ import annotations
+
+import torch
+
+from statelab.config import Config
+from statelab.decoder import Decoder
+
+__all__ = ["build_model"]
+
+
+def build_model(config: Config, device: torch.device | str | None = None) -> Decoder:
+    """The decoder, initialised from `config.seed` alone; the global generator is left as it was.
+
+    Args:
+        config: As `load_config` gives it.
+        device: Where to build it; "meta" gives shapes without memory. None is torch's default.
+    """
+    with torch.device(device or torch.get_default_device()):
+        model = Decoder(config.model, max_len=config.data.seq_len)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model.reset_parameters()
+    return model

@@ -1,0 +1,100 @@
+"""A data module as Lightning wants it: loaders, position, and each rank's share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from lightning import LightningDataModule
+from numpy.typing import NDArray
+from torch import Tensor
+
+from statelab.config import Config, DataConfig
+from statelab.data.loader import EpochLoader
+from statelab.data.module import DataModule
+from statelab.data.order import permutation
+from statelab.registries import data_modules
+
+__all__ = ["LightningData", "build_data"]
+
+
+def build_data(config: Config) -> LightningData:
+    """The data that `config.data` names.
+
+    Raises:
+        UnknownNameError: If no data module has that name.
+        DataError: If its files can't be read or are too small.
+    """
+    return LightningData(data_modules.get(config.data.name).cls(config.data), config.data)
+
+
+class LightningData(LightningDataModule):
+    """Loads a data module's examples, and keeps how far the training has come.
+
+    The order of every epoch and all draws are a pure function of (data.seed, epoch, index). So the
+    number of finished batches is all there is to save, and a run continues with the exact next
+    batch, whatever the number of workers. Whoever trains calls `advance` once a batch, before
+    anything saves a checkpoint.
+
+    The trainer must leave the sampling alone: `Trainer(use_distributed_sampler=False)`.
+
+    Args:
+        data: Examples and what their tokens mean.
+        config: Batch size, workers and seed.
+    """
+
+    def __init__(self, data: DataModule, config: DataConfig) -> None:
+        super().__init__()
+        self.data = data
+        self.config = config
+        self.vocab_size = data.vocab_size
+        self.slices = data.slices
+        self.batches_finished = 0
+
+    def num_bytes(self, labels: Tensor) -> Tensor | None:
+        """How many bytes of text the labels stand for; None where the tokens are no text."""
+        return self.data.num_bytes(labels)
+
+    def advance(self) -> None:
+        """Count a training batch as finished."""
+        self.batches_finished += 1
+
+    def train_dataloader(self) -> EpochLoader:
+        """The batches of the current epoch that are left, shuffled."""
+        examples = self.data.train()
+
+        def order(epoch: int) -> NDArray[np.int64]:
+            return permutation(len(examples), seed=self.config.seed, epoch=epoch)
+
+        return EpochLoader(
+            examples, order=order, position=lambda: self.batches_finished, **self._shared_options()
+        )
+
+    def val_dataloader(self) -> EpochLoader:
+        """All batches of the validation split, in their order."""
+        examples = self.data.val()
+        return EpochLoader(
+            examples,
+            order=lambda _: np.arange(len(examples)),
+            position=lambda: 0,
+            **self._shared_options(),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the training data."""
+        return {"batches_finished": self.batches_finished}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the batch after the finished ones."""
+        self.batches_finished = state_dict["batches_finished"]
+
+    def _shared_options(self) -> dict[str, int]:
+        # Lightning's own words for the data-parallel rank, which tensor parallelism makes another
+        # than the global one.
+        sampler = (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
+        return {
+            "batch_size": self.config.batch_size,
+            "num_workers": self.config.num_workers,
+            "rank": sampler.get("rank", 0),
+            "world": sampler.get("num_replicas", 1),
+        }

@@ -1,0 +1,116 @@
+"""Batches of one epoch, from wherever the run stands in it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from statelab.data.module import IGNORED, Batch, Examples
+from statelab.data.order import PADDING, share
+
+__all__ = ["EpochLoader"]
+
+
+class EpochLoader:
+    """An iterable over the batches of an epoch that are left; its length is the whole epoch's.
+
+    The last batch of an epoch may be shorter. Every rank has the same number of batches, all of
+    one length: a rank that has no example left gets a row whose labels are all ignored.
+
+    Args:
+        examples: One split.
+        order: The order of each epoch.
+        position: How many batches are finished, over all epochs; asked when an iterator starts.
+        batch_size: Examples a batch and rank.
+        num_workers: Processes; 0 loads in this one. The batches don't depend on it.
+        rank: Which share to load.
+        world: How many shares there are.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        *,
+        order: Callable[[int], NDArray[np.int64]],
+        position: Callable[[], int],
+        batch_size: int,
+        num_workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self._rows = _Rows(examples)
+        self._order = order
+        self._position = position
+        self._batch_size = batch_size
+        self._num_workers = num_workers
+        self._rank = rank
+        self._world = world
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // (self._world * self._batch_size))
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, finished = divmod(self._position(), len(self))
+        indices = share(self._order(epoch), rank=self._rank, world=self._world)
+        starts = range(finished * self._batch_size, len(indices), self._batch_size)
+        yield from DataLoader(
+            self._rows,
+            batch_sampler=[indices[i : i + self._batch_size].tolist() for i in starts],
+            num_workers=self._num_workers,
+            collate_fn=_as_is,
+            multiprocessing_context=_clean_processes() if self._num_workers else None,
+            # Without its own, each iterator draws from the global generator, and so would a
+            # resumed run once more than an unbroken one.
+            generator=torch.Generator(),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the position is the data module's.
+
+        Lightning takes a loader for resumable by these two methods, and warns of any other.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+class _Rows(Dataset[Batch]):
+    """Whole batches of examples, with the padding's labels ignored."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        index = np.array(indices)
+        padding = index == PADDING
+        batch = self._examples.batch(np.where(padding, 0, index))
+        batch["labels"][torch.from_numpy(padding)] = IGNORED
+        return batch
+
+
+def _as_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _clean_processes() -> BaseContext:
+    """Workers that don't start as a copy of this process.
+
+    This one runs threads (the tracker's, CUDA's), and a fork copies their locks but not them.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, in the server, and not by each worker of each epoch.
+    context.set_forkserver_preload([__name__])
+    return context

@@ -1,0 +1,64 @@
+"""What a data module is; free of Lightning, so that its keys can be listed without it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from statelab.config import DataConfig
+
+__all__ = ["IGNORED", "Batch", "DataModule", "Examples"]
+
+IGNORED = -100
+"""The label of a position that predicts nothing."""
+
+Batch = dict[str, Tensor]
+"""`tokens` and `labels`, both [B, T] int64, and where the module has slices `slice`, [B] int64.
+
+A label stands at the position that predicts it.
+"""
+
+
+class Examples(Protocol):
+    """One split; loader processes get a pickled copy."""
+
+    def __len__(self) -> int:
+        """How many examples an epoch has."""
+
+    def batch(self, index: NDArray[np.int64]) -> Batch:
+        """The examples of these numbers, each the same whenever and wherever it is asked for.
+
+        Args:
+            index: [B], from 0 to `len` - 1.
+        """
+
+
+class DataModule(ABC):
+    """Two splits of examples, and what their tokens mean. Built once, from its configuration.
+
+    Attributes:
+        vocab_size: How many tokens there are.
+        slices: Kinds of examples that metrics are shown apart for; a batch's `slice` counts in it.
+    """
+
+    vocab_size: int
+    slices: tuple[str, ...] = ()
+
+    @abstractmethod
+    def __init__(self, config: DataConfig) -> None: ...
+
+    @abstractmethod
+    def train(self) -> Examples:
+        """What is learned from."""
+
+    @abstractmethod
+    def val(self) -> Examples:
+        """What is only looked at; shares no example with `train`."""
+
+    def num_bytes(self, labels: Tensor) -> Tensor | None:
+        """How many bytes of text the labels stand for; None where the tokens are no text."""
+        return None

@@ -1,0 +1,166 @@
+"""Multi-query associative recall: read key-value pairs, then give the value of each key asked for.
+
+Source: Arora, Eyuboglu et al. 2023, "Zoology", arXiv:2312.04927, and its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from statelab.config import DataConfig
+from statelab.data.draws import Stream, distinct, uniform
+from statelab.data.module import IGNORED, Batch, DataModule
+from statelab.errors import ConfigError
+from statelab.options import option
+from statelab.registries import data_modules
+
+__all__ = ["MQAR", "MQARConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MQARConfig(DataConfig):
+    """The defaults are the first cell of the paper's figure 2, but for its 64 tokens a sequence."""
+
+    num_pairs: tuple[int, ...] = option(
+        (4,), "key-value pairs of an example; of several counts all get equally many", at_least=1
+    )
+    num_train: int = option(100_000, "training examples", at_least=1)
+    num_val: int = option(3_000, "validation examples", at_least=1)
+    vocab_size: int = option(8192, "tokens; the lower half are keys, the upper values", at_least=4)
+    power_a: float = option(
+        0.01, "chance of a query g places on is as g^(power_a - 1); 1 is uniform", above=0
+    )
+    filler: Literal["zero", "random"] = option(
+        "zero", "between queries; random: any token but the example's keys"
+    )
+
+    def __post_init__(self) -> None:
+        DataConfig.__post_init__(self)
+        if not self.num_pairs or len(set(self.num_pairs)) < len(self.num_pairs):
+            raise ConfigError(
+                f"data.num_pairs={list(self.num_pairs)} must name one count or several different "
+                "ones, such as [4, 8]."
+            )
+        most = max(self.num_pairs)
+        if self.seq_len < 4 * most:
+            raise ConfigError(
+                f"data.seq_len={self.seq_len} has no room for data.num_pairs={most}: a pair and "
+                f"its query take 4 tokens. Set data.seq_len={4 * most} or more, or fewer pairs."
+            )
+        if most > self.vocab_size // 2 - 1:
+            raise ConfigError(
+                f"data.vocab_size={self.vocab_size} has {self.vocab_size // 2 - 1} keys, too few "
+                f"for data.num_pairs={most}. Set data.vocab_size={2 * most + 2} or more."
+            )
+
+
+@data_modules.register("mqar", config=MQARConfig)
+class MQAR(DataModule):
+    """Multi-query associative recall, the synthetic task that tells memories apart.
+
+    An example of n pairs, T tokens and V words of vocabulary:
+
+        tokens   k1 v1 k2 v2 ... kn vn  .  .  k2 .  .  .  k1 .  ...
+        labels   -  -  -  -      -  -   -  -  v2 -  -  -  v1 -  ...
+
+    Keys are drawn from 1 .. V/2 - 1 and values from V/2 .. V - 1, both without replacement. After
+    the pairs come (T - 2n) / 2 places of two tokens each; every key is asked for once, at the first
+    token of a place of its own. The keys choose in turn, place g = 1, 2, ... with a chance that is
+    proportional to a g^(a - 1) among the free ones.
+
+    Everything else is filler: zeros, as in the paper's figure 2, or random tokens, as in its later
+    runs. Theirs are any tokens at all; ours leave out the keys of the example, since a key amid
+    the filler looks like a pair written anew, which has another right answer.
+
+    An example is a pure function of (data.seed, split, index), apart from every other generator.
+    """
+
+    def __init__(self, config: MQARConfig) -> None:
+        self.vocab_size = config.vocab_size
+        self.slices = tuple(f"kv_{n}" for n in config.num_pairs)
+        self._config = config
+
+    def train(self) -> MQARExamples:
+        """`num_train` examples, the same in each epoch."""
+        return MQARExamples(self._config, Stream.TRAIN, self._config.num_train)
+
+    def val(self) -> MQARExamples:
+        """`num_val` examples, drawn apart from the training's."""
+        return MQARExamples(self._config, Stream.VAL, self._config.num_val)
+
+
+class MQARExamples:
+    """One split, drawn when asked for."""
+
+    def __init__(self, config: MQARConfig, stream: Stream, num: int) -> None:
+        self._config = config
+        self._stream = stream
+        self._num = num
+
+    def __len__(self) -> int:
+        return self._num
+
+    def batch(self, index: NDArray[np.int64]) -> Batch:
+        """Draw these examples; the slice of each is its number of pairs."""
+        tokens = np.empty((len(index), self._config.seq_len), np.int64)
+        labels = np.empty_like(tokens)
+        kind = index % len(self._config.num_pairs)
+        for i, num_pairs in enumerate(self._config.num_pairs):
+            rows = kind == i
+            tokens[rows], labels[rows] = self._draw(index[rows], num_pairs)
+        return {
+            "tokens": torch.from_numpy(tokens),
+            "labels": torch.from_numpy(labels),
+            "slice": torch.from_numpy(kind),
+        }
+
+    def _draw(
+        self, index: NDArray[np.int64], num_pairs: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        T, V, n = self._config.seq_len, self._config.vocab_size, num_pairs
+        num_places = (T - 2 * n) // 2
+        counter = np.arange(2 * n + num_places + T)
+        u = uniform(self._config.seed, self._stream, index[:, None], counter)
+        for_keys, for_values, for_places, for_filler = np.split(u, [n, 2 * n, 2 * n + num_places], 1)
+
+        keys = 1 + distinct(for_keys, V // 2 - 1)
+        values = V // 2 + distinct(for_values, V - V // 2)
+        queries = 2 * n + 2 * _places(for_places, n, self._config.power_a)
+
+        tokens = np.zeros((len(index), T), np.int64)
+        if self._config.filler == "random":
+            tokens = _any_but(keys, for_filler, V)
+        tokens[:, 0 : 2 * n : 2] = keys
+        tokens[:, 1 : 2 * n : 2] = values
+        np.put_along_axis(tokens, queries, keys, axis=1)
+        labels = np.full_like(tokens, IGNORED)
+        np.put_along_axis(labels, queries, values, axis=1)
+        return tokens, labels
+
+
+def _places(u: NDArray[np.float64], num: int, power: float) -> NDArray[np.int64]:
+    """Draw `num` of the places 0, 1, ... without replacement, g - 1 with weight g^(power - 1).
+
+    As a race: place g finishes after an exponential time of rate g^(power - 1), and the order of
+    finishing is that of draws without replacement.
+    """
+    g = np.arange(1, u.shape[1] + 1)
+    times = -np.log1p(-u) * g ** (1.0 - power)
+    return np.argsort(times, axis=1)[:, :num]
+
+
+def _any_but(
+    taken: NDArray[np.int64], u: NDArray[np.float64], vocab_size: int
+) -> NDArray[np.int64]:
+    """A token for each of `u`, uniform over the vocabulary without the row's `taken` ones."""
+    num_taken = taken.shape[1]
+    rank = (u * (vocab_size - num_taken)).astype(np.int64)
+    # The i-th smallest taken token, i = 0, 1, ..., has `token - i` free ones below it.
+    free_below = np.sort(taken, axis=1) - np.arange(num_taken)
+    skipped = torch.searchsorted(torch.from_numpy(free_below), torch.from_numpy(rank), right=True)
+    return rank + skipped.numpy()

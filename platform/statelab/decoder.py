@@ -1,0 +1,182 @@
+"""The decoder: embedding, blocks of mixer and MLP, head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statelab.config import MixerConfig, ModelConfig, RuleConfig
+from statelab.context import Context, State
+from statelab.conv import ConvMixer
+from statelab.errors import DataError
+from statelab.initialise import STD, reset_linear, reset_residual
+from statelab.layers import Layer, layer_list
+from statelab.mixer import Mixer
+from statelab.registries import read_rules, write_rules
+
+__all__ = ["Decoder"]
+
+
+class Decoder(nn.Module):
+    """A language model with pre-normalised blocks.
+
+    Args:
+        config: Sizes, rules and layers, as `load_config` fills them in.
+        max_len: Most tokens a sequence may have where positions are learned.
+    """
+
+    def __init__(self, config: ModelConfig, max_len: int) -> None:
+        super().__init__()
+        assert config.vocab_size is not None
+        self.config = config
+        d, layers = config.d_model, layer_list(config)
+        self.embedding = nn.Embedding(config.vocab_size, d)
+        learned = config.positions == "learned"
+        self.positions = nn.Embedding(max_len, d) if learned else None
+        self.layers = nn.ModuleList(
+            Block(config, layer, index, len(layers)) for index, layer in enumerate(layers)
+        )
+        self.norm = nn.RMSNorm(d, eps=1e-5)
+        self.head = nn.Linear(d, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.head.weight = self.embedding.weight
+
+    def reset_parameters(self) -> None:
+        """Initialise every parameter; each rule has the last word on its own."""
+        reset_linear(self.head)
+        nn.init.normal_(self.embedding.weight, std=STD)
+        if self.positions is not None:
+            nn.init.normal_(self.positions.weight, std=STD)
+        self.norm.reset_parameters()
+        for block in self.layers:
+            block.reset_parameters()
+
+    def forward(
+        self,
+        tokens: Tensor,
+        state: Mapping[str, Tensor] | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Predict the next token at every position.
+
+        Args:
+            tokens: [B, T] int64.
+            state: What an earlier call returned, to go on from there.
+            cu_seqlens: Boundaries of documents packed into one row (B = 1), [N + 1] from 0 to T.
+
+        Returns:
+            Logits [B, T, vocab_size], and the state after the last token.
+
+        Raises:
+            DataError: If there is no token, or one outside the vocabulary.
+            RuleError: If the state comes from another model or batch.
+        """
+        self._check(tokens)
+        context = Context(
+            *tokens.shape,
+            device=tokens.device,
+            state=state,
+            cu_seqlens=cu_seqlens,
+            backend=self.config.backend,
+        )
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self._learned(context.positions)
+        for index, block in enumerate(self.layers):
+            x = block(x, context.scope(f"layers.{index}"))
+        return self.head(self.norm(x)), context.outgoing
+
+    def _check(self, tokens: Tensor) -> None:
+        if tokens.ndim != 2 or tokens.shape[1] == 0:
+            raise DataError(f"tokens must be [B, T] with T >= 1, got {list(tokens.shape)}.")
+        # On an accelerator the check would wait for the device at every step; its own kernels
+        # stop at an index outside the table there.
+        if tokens.device.type == "cpu":
+            low, high = tokens.aminmax()
+            if low < 0 or high >= self.embedding.num_embeddings:
+                raise DataError(
+                    f"token {int(low if low < 0 else high)} is outside the vocabulary of "
+                    f"{self.embedding.num_embeddings}; use the tokenizer the model was made "
+                    "for, or raise model.vocab_size."
+                )
+
+    def _learned(self, positions: Tensor) -> Tensor:
+        assert self.positions is not None
+        longest = self.positions.num_embeddings
+        if positions.device.type == "cpu" and int(positions.max()) >= longest:
+            raise DataError(
+                f"model.positions=learned knows {longest} positions (data.seq_len), got token "
+                f"{int(positions.max()) + 1}. Use shorter input, or model.positions=rope."
+            )
+        learned: Tensor = self.positions(positions)
+        return learned
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, layer: Layer, index: int, num_layers: int) -> None:
+        super().__init__()
+        self.num_layers = num_layers
+        self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-5)
+        self.mixer = _mixer(config, layer, index, num_layers)
+        has_mlp = config.mlp != "none"
+        self.mlp_norm = nn.RMSNorm(config.d_model, eps=1e-5) if has_mlp else None
+        self.mlp = SwiGLU(config) if has_mlp else None
+
+    def reset_parameters(self) -> None:
+        """Initialise every parameter."""
+        self.mixer_norm.reset_parameters()
+        self.mixer.reset_parameters()
+        if self.mlp is not None and self.mlp_norm is not None:
+            self.mlp_norm.reset_parameters()
+            self.mlp.reset_parameters(self.num_layers)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """One block on x [B, T, d_model]."""
+        x = x + self.mixer(self.mixer_norm(x), context)
+        if self.mlp is not None and self.mlp_norm is not None:
+            x = x + self.mlp(self.mlp_norm(x))
+        return x
+
+
+class SwiGLU(nn.Module):
+    """W_down (silu(W_gate x) * W_up x). Source: Shazeer 2020, arXiv:2002.05202."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.mlp_hidden is not None
+        self.gate = nn.Linear(config.d_model, config.mlp_hidden, bias=False)
+        self.up = nn.Linear(config.d_model, config.mlp_hidden, bias=False)
+        self.down = nn.Linear(config.mlp_hidden, config.d_model, bias=False)
+
+    def reset_parameters(self, num_layers: int) -> None:
+        """Initialise every parameter."""
+        reset_linear(self)
+        reset_residual(self.down, num_layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The MLP on x [B, T, d_model]."""
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+def _mixer(config: ModelConfig, layer: Layer, index: int, num_layers: int) -> nn.Module:
+    if layer.kind == "conv":
+        return ConvMixer(config, layer.size or 3, num_layers)
+    if layer.kind == "memory":
+        return Mixer(
+            config, config.mixer, config.write, config.read, layer=index, num_layers=num_layers
+        )
+    write, read = write_rules.get("kv"), read_rules.get("softmax")
+    return Mixer(
+        config,
+        MixerConfig(**write.cls.preset(read.cls)),
+        RuleConfig(name="kv", options=write.config()),
+        RuleConfig(name="softmax", options=read.config(window=layer.size)),
+        layer=index,
+        num_layers=num_layers,
+    )

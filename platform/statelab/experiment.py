@@ -1,0 +1,97 @@
+"""Experiment files: `experiments/NAME/config.yaml`, with named variants under `arms`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from statelab.errors import ConfigError, UnknownNameError, near_miss
+
+__all__ = ["Experiment", "experiment_names", "find_experiment"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """An experiment file as it stands.
+
+    Attributes:
+        name: Its folder's name, or the file's where it is not called config.yaml.
+        values: Nested keys.
+        arms: Variants by name, each with nested keys of its own.
+    """
+
+    name: str
+    values: dict[str, Any]
+    arms: dict[str, dict[str, Any]]
+
+    def arm(self, name: str) -> dict[str, Any]:
+        """The keys of one variant.
+
+        Raises:
+            UnknownNameError: If there is none of that name; lists those there are.
+        """
+        if name not in self.arms:
+            known = ", ".join(sorted(self.arms)) or "none"
+            raise UnknownNameError(
+                f"experiment {self.name!r} has no arm {name!r}."
+                f"{near_miss(name, self.arms)} Its arms: {known}."
+            )
+        return self.arms[name]
+
+
+def find_experiment(reference: str) -> Experiment:
+    """Read an experiment by name or by path.
+
+    A name is looked up under `experiments/` of the current folder, then among the experiments
+    that come with statelab.
+
+    Raises:
+        UnknownNameError: If there is no such experiment.
+        ConfigError: If the file is no YAML mapping.
+    """
+    if reference.endswith((".yaml", ".yml")) or "/" in reference:
+        path = Path(reference)
+        path = path / "config.yaml" if path.is_dir() else path
+        if not path.is_file():
+            raise UnknownNameError(f"experiment={reference}: no such file.")
+        return _read(path)
+    for folder in _folders():
+        path = folder / reference / "config.yaml"
+        if path.is_file():
+            return _read(path)
+    names = experiment_names()
+    raise UnknownNameError(
+        f"unknown experiment {reference!r}.{near_miss(reference, names)} "
+        f"There are: {', '.join(names) or 'none'}; or give the path of a YAML file."
+    )
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments that `find_experiment` finds."""
+    return sorted({path.parent.name for each in _folders() for path in each.glob("*/config.yaml")})
+
+
+def _folders() -> Iterator[Path]:
+    package = Path(__file__).resolve().parent
+    # The wheel carries the experiments inside the package; a checkout has them at its root.
+    for folder in (Path("experiments"), package / "experiments", package.parents[1] / "experiments"):
+        if folder.is_dir():
+            yield folder
+
+
+def _read(path: Path) -> Experiment:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys, got {type(values).__name__}.")
+    arms = values.pop("arms", None) or {}
+    if not (isinstance(arms, dict) and all(isinstance(each, dict) for each in arms.values())):
+        raise ConfigError(f"{path}: arms must map names to keys.")
+    name = path.resolve().parent.name if path.stem == "config" else path.stem
+    return Experiment(name=name, values=values, arms=arms)

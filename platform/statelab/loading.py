@@ -1,0 +1,364 @@
+"""Fill the configuration in: defaults < preset < experiment < arm < command line.
+
+`resolve` also says where each value came from; `load_config` is the short form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from statelab.config import (
+    Config,
+    DataConfig,
+    MixerConfig,
+    ModelConfig,
+    OptimConfig,
+    RuleConfig,
+    TrackingConfig,
+    TrainerConfig,
+)
+from statelab.errors import ConfigError, RuleError, near_miss
+from statelab.experiment import find_experiment
+from statelab.layers import num_layers
+from statelab.options import keys_of
+from statelab.pairs import check_pair
+from statelab.registries import data_modules, read_rules, write_rules
+from statelab.registry import Plugin, Registry
+from statelab.smoke import smoke_values
+
+__all__ = ["Resolved", "flatten", "load_config", "resolve", "to_dict"]
+
+log = logging.getLogger("statelab")
+
+_BLOCKS: dict[str, Registry[Any]] = {
+    "model.write": write_rules,
+    "model.read": read_rules,
+    "data": data_modules,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """A configuration, and where each of its values came from.
+
+    Attributes:
+        config: The configuration.
+        origins: Origin by dotted key; a key that is not named has its default.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def load_config(
+    experiment: str | Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
+) -> Config:
+    """The configuration of an experiment, with `key=value` overrides.
+
+    Args:
+        experiment: Name or path of an experiment; a nested dictionary, as `to_dict` gives it; or
+            None for the defaults.
+        overrides: As on the command line: `["write=gla", "model.d_model=128"]`.
+
+    Raises:
+        StatelabError: One line on the first key or value that can't be used.
+    """
+    return resolve(experiment, overrides).config
+
+
+def resolve(
+    experiment: str | Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
+) -> Resolved:
+    """`load_config`, with the origin of each value."""
+    values = _Values()
+    given = _parse(overrides)
+    arm = given.get("arm")
+    if experiment is None:
+        experiment = given.pop("experiment", None)
+    if isinstance(experiment, str):
+        file = find_experiment(experiment)
+        values.update(flatten(file.values), f"experiment {file.name}")
+        values.set("experiment", file.name, f"experiment {file.name}")
+        if arm is not None:
+            values.update(flatten(file.arm(arm)), f"arm {arm}")
+    elif experiment is not None:
+        values.update(flatten(experiment), "run")
+    elif arm is not None:
+        raise ConfigError(f"arm={arm} needs an experiment: experiment=NAME.")
+    if given.get("smoke") in ("true", "True", "1"):
+        layers = "model.layers" in values.values.keys() | given.keys()
+        values.update(smoke_values(values.names | _names(given), layers=layers), "smoke")
+    values.update(given, "command line")
+    return _build(values)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The configuration as nested plain values; `load_config` takes it back unchanged."""
+    return _plain(config)
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones, with the short forms of the rules' blocks spelled out."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (value or key in ("write", "read")):
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[_spell_out(key)] = value
+    return {_spell_out(key): value for key, value in flat.items()}
+
+
+def _spell_out(key: str) -> str:
+    head, dot, rest = key.partition(".")
+    if head in ("write", "read"):
+        return f"model.{head}.{rest if dot else 'name'}"
+    return f"{key}.name" if key in ("model.write", "model.read") else key
+
+
+def _parse(overrides: Iterable[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for each in overrides:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{each!r} is no key=value. Write, for example, optim.lr=1e-3.")
+        given[_spell_out(key.strip())] = _Text(value)
+    return given
+
+
+class _Text(str):
+    """A value from the command line: what it means depends on its key's type."""
+
+    __slots__ = ()
+
+
+class _Values:
+    """Values by dotted key, with where each came from; a later one wins."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+
+    @property
+    def names(self) -> set[tuple[str, str]]:
+        return _names(self.values)
+
+    def set(self, key: str, value: Any, origin: str) -> None:
+        self.values[key] = value
+        self.origins[key] = origin
+
+    def update(self, flat: Mapping[str, Any], origin: str) -> None:
+        for block, registry in _BLOCKS.items():
+            old, new = self.values.get(f"{block}.name"), flat.get(f"{block}.name")
+            if old is not None and new is not None and str(new) != str(old):
+                self._drop_options(block, registry, str(old), str(new))
+        for key, value in flat.items():
+            self.set(key, value, origin)
+
+    def _drop_options(self, block: str, registry: Registry[Any], old: str, new: str) -> None:
+        common = {each.name for each in dataclasses.fields(DataConfig)} if block == "data" else set()
+        stale = [
+            key
+            for key in self.values
+            if key.startswith(f"{block}.") and key.removeprefix(f"{block}.") not in common | {"name"}
+        ]
+        for key in stale:
+            del self.values[key], self.origins[key]
+        if stale:
+            log.info("%s=%s: dropped what was set for %s: %s", block, new, old, ", ".join(stale))
+
+
+def _names(flat: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(each, str(flat[f"{each}.name"])) for each in _BLOCKS if flat.get(f"{each}.name")}
+
+
+def _build(values: _Values) -> Resolved:
+    plugins = {block: _plugin(block, registry, values) for block, registry in _BLOCKS.items()}
+    write, read, data = plugins["model.write"], plugins["model.read"], plugins["data"]
+    _check_keys(values, plugins)
+    check_pair(write, read)
+    _apply_preset(values, write, read)
+
+    rules = {
+        block: RuleConfig(
+            name=str(values.values[f"{block}.name"]),
+            options=_section(values, plugins[block].config, f"{block}."),
+        )
+        for block in ("model.write", "model.read")
+    }
+    mixer = _section(values, MixerConfig, "model.mixer.")
+    read.cls.check(write.cls, mixer)
+    data_config = _section(values, data.config, "data.")
+    model = _derive(
+        values,
+        _section(
+            values,
+            ModelConfig,
+            "model.",
+            mixer=mixer,
+            write=rules["model.write"],
+            read=rules["model.read"],
+        ),
+        data_config,
+    )
+    config = _section(
+        values,
+        Config,
+        "",
+        model=model,
+        data=data_config,
+        optim=_section(values, OptimConfig, "optim."),
+        trainer=_section(values, TrainerConfig, "trainer."),
+        tracking=_section(values, TrackingConfig, "tracking."),
+    )
+    return Resolved(config=config, origins=values.origins)
+
+
+def _plugin(block: str, registry: Registry[Any], values: _Values) -> Plugin[Any]:
+    name = values.values.get(f"{block}.name")
+    short = block.removeprefix("model.") if block != "data" else "data.name"
+    if name is None:
+        raise ConfigError(
+            f"{block}.name is required: say {short}=NAME, one of {', '.join(registry.names())}."
+        )
+    plugin = registry.get(str(name))
+    # Resolved to an absolute path, so that the run's configuration works from any folder.
+    values.values[f"{block}.name"] = registry.qualified(str(name))
+    return plugin
+
+
+def _check_keys(values: _Values, plugins: Mapping[str, Plugin[Any]]) -> None:
+    known = [key.name for key in keys_of(Config) if not key.name.startswith("data.")]
+    for block, plugin in plugins.items():
+        known += [f"{block}.name", *(key.name for key in keys_of(plugin.config, f"{block}."))]
+    for key in values.values:
+        if key not in known and not key.startswith("tags."):
+            short = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
+            hint = f" Did you mean {short[0]!r}?" if short else near_miss(key, known)
+            raise ConfigError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")
+
+
+def _apply_preset(values: _Values, write: Plugin[Any], read: Plugin[Any]) -> None:
+    preset = {f"model.mixer.{name}": each for name, each in write.cls.preset(read.cls).items()}
+    if values.values.get("model.positions") == "rope":
+        preset |= {"model.mixer.rope_base": 10_000.0}
+    required = {f"model.mixer.{name}": each for name, each in read.cls.mixer.items()}
+    for key, value in preset.items():
+        if key not in values.values and key not in required:
+            values.set(key, value, f"preset {write.name}+{read.name}")
+    for key, value in required.items():
+        if str(values.values.get(key, value)) != str(value):
+            raise RuleError(
+                f"{key}={values.values[key]}: read rule {read.name!r} is not defined without "
+                f"{key}={value}. Leave it out."
+            )
+        if key not in values.values:
+            values.set(key, value, f"read rule {read.name}")
+
+
+def _derive(values: _Values, model: ModelConfig, data: DataConfig) -> ModelConfig:
+    """Fill in what follows from other keys, so that a saved configuration stands alone."""
+    derived: dict[str, Any] = {"num_layers": num_layers(model)}
+    if model.head_dim is None:
+        if model.d_model % model.num_heads:
+            fits = [n for n in range(1, model.d_model + 1) if model.d_model % n == 0]
+            near = sorted(sorted(fits, key=lambda n: abs(n - model.num_heads))[:2])
+            raise ConfigError(
+                f"model.num_heads={model.num_heads} must divide model.d_model={model.d_model}; "
+                f"try {' or '.join(str(n) for n in near)}, or say model.head_dim."
+            )
+        derived["head_dim"] = model.d_model // model.num_heads
+    if model.value_dim is None:
+        derived["value_dim"] = derived.get("head_dim", model.head_dim)
+    if model.mlp_hidden is None:
+        derived["mlp_hidden"] = -(-8 * model.d_model // 3 // 128) * 128
+    vocabulary = data.vocab_size  # type: ignore[attr-defined]
+    if model.vocab_size is None:
+        derived["vocab_size"] = vocabulary
+    elif model.vocab_size < vocabulary:
+        raise ConfigError(
+            f"model.vocab_size={model.vocab_size} is less than the data's {vocabulary} tokens; "
+            "leave it out, or raise it."
+        )
+    for name, value in derived.items():
+        if getattr(model, name) is None:
+            values.origins[f"model.{name}"] = "derived"
+    return dataclasses.replace(model, **derived)
+
+
+def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
+    """Build one dataclass from the values under a prefix, by OmegaConf's structured merge.
+
+    Args:
+        values: All values.
+        cls: The dataclass.
+        prefix: Of its keys, with the dot.
+        ready: Fields that are built already.
+    """
+    hints = typing.get_type_hints(cls)
+    given: dict[str, Any] = {}
+    for each in dataclasses.fields(cls):
+        key = prefix + each.name
+        if each.name in ready:
+            continue
+        if key in values.values:
+            given[each.name] = _typed(key, values.values[key], hints[each.name])
+        elif typing.get_origin(hints[each.name]) is dict:
+            entries = {k: v for k, v in values.values.items() if k.startswith(f"{key}.")}
+            given[each.name] = {k.removeprefix(f"{key}."): str(v) for k, v in entries.items()}
+    nodes = {name: OmegaConf.structured(each) for name, each in ready.items()}
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), given, nodes))
+    except OmegaConfBaseException as error:
+        name = str(error.full_key).partition(".")[0].partition("[")[0]
+        if name not in given:
+            raise ConfigError(f"{prefix}{name} is required: say {prefix}{name}=VALUE.") from error
+        wanted = next(key.type for key in keys_of(cls) if key.name == name)
+        raise ConfigError(
+            f"{prefix}{name} must be {wanted}, got {values.values[prefix + name]!r}."
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+
+
+def _typed(key: str, value: Any, hint: Any) -> Any:
+    """A value from the command line as its key's type reads it; others as they are.
+
+    Text is taken verbatim where the type is `str` or a set of words, and is YAML elsewhere.
+    """
+    kinds = set(typing.get_args(hint)) or {hint}
+    nullable = type(None) in kinds
+    if not isinstance(value, _Text):
+        return str(value) if kinds <= {str, type(None)} and value is not None else value
+    if nullable and value in ("null", "none", "None", ""):
+        return None
+    words = typing.get_origin(hint) is typing.Literal
+    if words or kinds <= {str, type(None)}:
+        # A dollar sign means nothing here, but OmegaConf would look for a reference.
+        return str(value).replace("${", "\\${")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}={value} can't be read: it is no YAML value.") from error
+    if typing.get_origin(hint) in (tuple, list) and not isinstance(parsed, list):
+        return [part.strip() for part in str(value).split(",")]
+    return parsed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, RuleConfig):
+        return {"name": value.name, **_plain(value.options)}
+    if dataclasses.is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    return dict(value) if isinstance(value, dict) else value

@@ -1,0 +1,39 @@
+"""Which read rule can read what which write rule writes."""
+
+from __future__ import annotations
+
+from statelab.errors import RuleError
+from statelab.registries import read_rules, write_rules
+from statelab.registry import Plugin
+from statelab.rules import ReadRule, WriteRule
+
+__all__ = ["check_pair", "pairs"]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """All (write, read) names that work together, of every rule that is registered."""
+    return [
+        (write, read)
+        for write in write_rules.names()
+        for read in read_rules.names()
+        if _missing(write_rules.get(write), read_rules.get(read)) == frozenset()
+    ]
+
+
+def check_pair(write: Plugin[WriteRule], read: Plugin[ReadRule]) -> None:
+    """Refuse a pair that has no meaning.
+
+    Raises:
+        RuleError: Naming what is missing, and the pairs that work.
+    """
+    missing = _missing(write, read)
+    if missing:
+        works = ", ".join(f"{a}+{b}" for a, b in pairs())
+        raise RuleError(
+            f"read rule {read.name!r} can't read what {write.name!r} writes: it requires "
+            f"{', '.join(sorted(missing))}. Pairs that work: {works}."
+        )
+
+
+def _missing(write: Plugin[WriteRule], read: Plugin[ReadRule]) -> frozenset[str]:
+    return read.cls.requires - write.cls.provides
