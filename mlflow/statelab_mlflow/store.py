@@ -1,0 +1,181 @@
+"""The store of runs: which one it is, how it is reached, and its experiments.
+
+MLflow is imported inside functions, here and in the whole package: that takes seconds, and a
+command that records nothing shouldn't wait for it. Only its client is used, never the `mlflow.*`
+functions, which keep a current run for the whole process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statelab.errors import RunError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["connect", "experiment_id", "is_server", "one_line", "reaching", "store_uri"]
+
+# MLflow's own defaults wait minutes for a server that is away, log each migration, print to
+# stdout, where `--json` prints, and report what users do. What the user has set stays.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+# These log a traceback or a line for each failed attempt; statelab says it once, in one line.
+_NOISY = ("mlflow.store.db.utils", "urllib3.connectionpool")
+
+
+def store_uri(uri: str | None, run_dir: Path) -> str:
+    """The store's URI: the given one, MLFLOW_TRACKING_URI, or a database in `run_dir`."""
+    default = f"sqlite:///{run_dir.resolve() / 'mlflow.db'}"
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def is_server(uri: str) -> bool:
+    """Whether an MLflow server answers there, which keeps the artifacts too."""
+    return uri.startswith(("http://", "https://"))
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client of the store; a database gets its tables if it has none.
+
+    Raises:
+        RunError: If a database can't be opened, written, or read by this MLflow. A server is
+            not asked yet.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with reaching(uri), warnings.catch_warnings():
+        # SQLAlchemy's, of a loader that MLflow's tables use.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from mlflow import MlflowClient
+
+        if not uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
+            return MlflowClient(uri)
+        with _alone(uri):
+            _check_database(uri)
+            return MlflowClient(uri)
+
+
+def experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
+    """The experiment of that name, made if there is none.
+
+    Args:
+        client: Of the store.
+        name: The experiment's.
+        artifact_location: Where a new one keeps its runs' files; None leaves it to the server.
+
+    Raises:
+        RunError: If it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return client.create_experiment(name, artifact_location=artifact_location)
+        except MlflowException as error:
+            # Another process was faster.
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise error
+    if found.lifecycle_stage == "deleted":
+        raise RunError(
+            f"MLflow's experiment {name!r} was deleted. Restore it with `mlflow experiments "
+            f"restore --experiment-id {found.experiment_id}`, or choose another name with "
+            "tracking.experiment=NAME."
+        )
+    return found.experiment_id
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[None]:
+    """Say in one line what the store refuses.
+
+    Raises:
+        RunError: In place of what MLflow, the database, its driver or the network raise.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        raise RunError(
+            f"the tracking store {_without_password(uri)} can't be used: {one_line(error)} Choose another "
+            "with tracking.uri=URI, or go without by tracking.enabled=false."
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """What the system said, or else the first cause, in one line and without a password."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    spoken = [each for each in chain if isinstance(each, OSError)] or [_first_cause(error)]
+    text = textwrap.shorten(str(spoken[-1]) or type(spoken[-1]).__name__, 240, placeholder=" ...")
+    return _without_password(text if text.endswith(".") else f"{text}.")
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Keep other processes out while the tables of a database file are made."""
+    import sqlalchemy
+
+    file = sqlalchemy.make_url(uri).database
+    if not (uri.startswith("sqlite") and file):
+        yield
+        return
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{file}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _check_database(uri: str) -> None:
+    """Ask the database itself, since MLflow tries for 100 seconds to open one that is not there."""
+    import mlflow
+    import sqlalchemy
+    from alembic.migration import MigrationContext
+
+    is_file = uri.startswith("sqlite")
+    engine = sqlalchemy.create_engine(uri, connect_args={"timeout": 60} if is_file else {})
+    try:
+        with engine.connect() as connection:
+            if is_file:
+                # A file that can't be written says so here.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            revision = MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+    known = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    if revision is not None and not any(known.glob(f"{revision}_*.py")):
+        raise RunError(
+            f"the tracking store {_without_password(uri)} was written by a newer MLflow than the installed "
+            f"{mlflow.__version__} (schema {revision}). Upgrade with `pip install -U mlflow`, or "
+            "choose another store with tracking.uri=URI."
+        )
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _first_cause(error.__cause__)
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(://[^:/@\s]*):[^/@\s]*@", r"\1:***@", text)

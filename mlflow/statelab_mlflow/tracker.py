@@ -1,0 +1,111 @@
+"""The tracker: opens runs, finds their folders, and shows them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from statelab.config import Config, TrackingConfig
+from statelab.errors import RunError
+from statelab.registries import trackers
+from statelab.tracking import Tracker
+from statelab_mlflow.run import MLflowRun
+from statelab_mlflow.server import serve
+from statelab_mlflow.store import connect, experiment_id, is_server, reaching, store_uri
+
+__all__ = ["MLflowTracker"]
+
+
+@trackers.register("mlflow", config=TrackingConfig)
+class MLflowTracker(Tracker):
+    """Records runs in MLflow: in a database file of `run_dir`, or on a team's server."""
+
+    def start(
+        self,
+        config: Config,
+        *,
+        name: str,
+        params: Mapping[str, str | int | float | bool | None],
+        tags: Mapping[str, str],
+        description: str,
+    ) -> MLflowRun:
+        """Open a new run with status RUNNING and make its folder."""
+        from mlflow.entities import Param, RunTag
+
+        experiment = Path(config.run_dir).resolve() / config.experiment
+        try:
+            experiment.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"run_dir={config.run_dir} can't be written: {error.strerror} "
+                f"({error.filename}). Choose another with run_dir=FOLDER."
+            ) from error
+        uri = store_uri(config.tracking.uri, Path(config.run_dir))
+        client = connect(uri)
+        with reaching(uri):
+            # MLflow puts a run's files into `<artifact_location>/<run_id>/artifacts`: so they lie
+            # in the run's folder, unless a server keeps them.
+            run = client.create_run(
+                experiment_id(
+                    client,
+                    config.tracking.experiment or config.experiment,
+                    artifact_location=None if is_server(uri) else experiment.as_uri(),
+                ),
+                run_name=name,
+                tags={"mlflow.user": _user(), **tags},
+            )
+            folder = experiment / run.info.run_id
+            own_tags = {
+                "mlflow.note.content": description,
+                "mlflow.source.name": Path(sys.argv[0]).name,
+                "statelab.folder": str(folder),
+                "statelab.host": socket.gethostname(),
+                "statelab.pid": str(os.getpid()),
+            }
+            try:
+                folder.mkdir()
+                client.log_batch(
+                    run.info.run_id,
+                    params=[Param(key, _text(value)) for key, value in params.items()],
+                    tags=[RunTag(key, value) for key, value in own_tags.items()],
+                )
+                return MLflowRun(client, run.info.run_id, folder)
+            except Exception:
+                client.set_terminated(run.info.run_id, "FAILED")
+                raise
+
+    def folder_of(self, run_id: str, *, uri: str | None, run_dir: Path) -> Path | None:
+        """The folder of a recorded run, or None if the store doesn't know it."""
+        from mlflow.exceptions import MlflowException
+
+        uri = store_uri(uri, run_dir)
+        with reaching(uri):
+            try:
+                folder = connect(uri).get_run(run_id).data.tags.get("statelab.folder")
+            except MlflowException as error:
+                if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    raise
+                return None
+        return Path(folder) if folder else None
+
+    def serve(self, *, uri: str | None, run_dir: Path, host: str, port: int) -> None:
+        """Show the recorded runs in a browser until interrupted; prints the address."""
+        serve(store_uri(uri, run_dir), run_dir.resolve(), host, port)
+
+
+def _text(value: str | int | float | bool | None) -> str:
+    """A value as YAML writes it: null, true, 0.1."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number without a name.
+        return str(os.getuid())
