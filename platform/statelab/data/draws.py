@@ -35,7 +35,7 @@ def bits(*key: ArrayLike) -> NDArray[np.uint64]:
 
 def uniform(*key: ArrayLike) -> NDArray[np.float64]:
     """A number in [0, 1) for each key."""
-    return (bits(*key) >> np.uint64(11)) * 2.0**-53
+    return (bits(*key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def distinct(u: NDArray[np.float64], size: int) -> NDArray[np.int64]:

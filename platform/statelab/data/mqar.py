@@ -126,7 +126,8 @@ class MQARExamples:
         num_places = (T - 2 * n) // 2
         counter = np.arange(2 * n + num_places + T)
         u = uniform(self._config.seed, self._stream, index[:, None], counter)
-        for_keys, for_values, for_places, for_filler = np.split(u, [n, 2 * n, 2 * n + num_places], 1)
+        ends = [n, 2 * n, 2 * n + num_places]
+        for_keys, for_values, for_places, for_filler = np.split(u, ends, axis=1)
 
         keys = 1 + distinct(for_keys, V // 2 - 1)
         values = V // 2 + distinct(for_values, V - V // 2)
@@ -163,4 +164,5 @@ def _any_but(
     # The i-th smallest taken token, i = 0, 1, ..., has `token - i` free ones below it.
     free_below = np.sort(taken, axis=1) - np.arange(num_taken)
     skipped = torch.searchsorted(torch.from_numpy(free_below), torch.from_numpy(rank), right=True)
-    return rank + skipped.numpy()
+    tokens: NDArray[np.int64] = rank + skipped.numpy()
+    return tokens
