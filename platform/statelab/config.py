@@ -38,7 +38,9 @@ class MixerConfig(Section):
     what the user says; `statelab show` prints what came out, and from where.
     """
 
-    conv: int = option(0, "width of the causal depthwise convolution, tokens; 0 is none", at_least=0)
+    conv: int = option(
+        0, "width of the causal depthwise convolution, tokens; 0 is none", at_least=0
+    )
     conv_streams: tuple[str, ...] = option(("q", "k", "v"), "streams that pass the convolution")
     activation: Literal["none", "silu"] = option(
         "none", "on q and k, and on v where v passes the convolution"
@@ -121,9 +123,7 @@ class OptimConfig(Section):
 class TrainerConfig(Section):
     """The loop, run by Lightning."""
 
-    max_steps: int | None = option(
-        None, "optimizer steps; null is max_tokens, or 1000", at_least=1
-    )
+    max_steps: int | None = option(None, "optimizer steps; null is max_tokens, or 1000", at_least=1)
     max_tokens: int | None = option(None, "tokens to train on; sets max_steps", at_least=1)
     precision: Literal["32-true", "bf16-mixed", "bf16-true", "64-true"] = option(
         "32-true", "states are fp32 in all of them (fp64 in 64-true)"
@@ -149,9 +149,7 @@ class TrackingConfig(Section):
     """MLflow."""
 
     enabled: bool = option(True, "false writes only the run folder")
-    uri: str | None = option(
-        None, "the store; null is MLFLOW_TRACKING_URI, or sqlite in run_dir"
-    )
+    uri: str | None = option(None, "the store; null is MLFLOW_TRACKING_URI, or sqlite in run_dir")
     experiment: str | None = option(None, "MLflow's experiment; null is this experiment's name")
 
 

@@ -78,7 +78,11 @@ def experiment_names() -> list[str]:
 def _folders() -> Iterator[Path]:
     package = Path(__file__).resolve().parent
     # The wheel carries the experiments inside the package; a checkout has them at its root.
-    for folder in (Path("experiments"), package / "experiments", package.parents[1] / "experiments"):
+    for folder in (
+        Path("experiments"),
+        package / "experiments",
+        package.parents[1] / "experiments",
+    ):
         if folder.is_dir():
             yield folder
 

@@ -62,10 +62,6 @@ class LanguageModel(L.LightningModule):
         self.log("train/loss", loss, prog_bar=True, logger=False)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: dict[str, Tensor], batch_idx: int) -> None:
-        """Count the batch in the data's position."""
-        self.trainer.datamodule.advance()  # type: ignore[attr-defined]
-
     def configure_gradient_clipping(
         self,
         optimizer: torch.optim.Optimizer,

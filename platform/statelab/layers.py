@@ -1,8 +1,8 @@
 """The list of layers: `[memory x 3, attention(window=512)] x 6`.
 
-    memory                      a mixer with the model's write and read rule
-    attention(window=512)       softmax attention, over the last 512 tokens
-    conv(width=3)               a short convolution alone
+memory                      a mixer with the model's write and read rule
+attention(window=512)       softmax attention, over the last 512 tokens
+conv(width=3)               a short convolution alone
 """
 
 from __future__ import annotations

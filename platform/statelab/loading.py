@@ -165,11 +165,14 @@ class _Values:
             self.set(key, value, origin)
 
     def _drop_options(self, block: str, registry: Registry[Any], old: str, new: str) -> None:
-        common = {each.name for each in dataclasses.fields(DataConfig)} if block == "data" else set()
+        common = (
+            {each.name for each in dataclasses.fields(DataConfig)} if block == "data" else set()
+        )
         stale = [
             key
             for key in self.values
-            if key.startswith(f"{block}.") and key.removeprefix(f"{block}.") not in common | {"name"}
+            if key.startswith(f"{block}.")
+            and key.removeprefix(f"{block}.") not in common | {"name"}
         ]
         for key in stale:
             del self.values[key], self.origins[key]
@@ -196,7 +199,7 @@ def _build(values: _Values) -> Resolved:
         for block in ("model.write", "model.read")
     }
     mixer = _section(values, MixerConfig, "model.mixer.")
-    read.cls.check(write.cls, mixer)
+    read.cls.check(write.cls, mixer, rules["model.read"].options)
     data_config = _section(values, data.config, "data.")
     model = _derive(
         values,

@@ -67,9 +67,7 @@ class Section:
                 if number is None or not bounds:
                     continue
                 if not all(_HOLDS[sign](number, bound) for sign, bound in bounds.items()):
-                    raise ConfigError(
-                        f"{each.name} must be {_range(bounds)}, got {number!r}."
-                    )
+                    raise ConfigError(f"{each.name} must be {_range(bounds)}, got {number!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

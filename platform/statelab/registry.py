@@ -10,11 +10,13 @@ A plugin gets into a registry in one of three ways, all through the same decorat
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import importlib.util
 import inspect
 import sys
+import zlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -64,7 +66,8 @@ class Registry(Generic[T]):
             raise PluginError(
                 f"{self.kind} {name!r}: a name is made of letters, digits and underscores."
             )
-        if not (dataclasses.is_dataclass(config) and config.__dataclass_params__.frozen):
+        frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
+        if not frozen:
             raise PluginError(
                 f"{self.kind} {name!r}: config={config.__name__} must be a dataclass, decorated "
                 "with @dataclass(frozen=True, kw_only=True, slots=True)."
@@ -103,6 +106,13 @@ class Registry(Generic[T]):
             self._load(name)
         return self._plugins[name]
 
+    def summaries(self) -> dict[str, str]:
+        """What each plugin is, by name: the first line of its module, read without running it."""
+        lines = {name: plugin.summary for name, plugin in self._plugins.items()}
+        for point in self._points():
+            lines.setdefault(point.name, _first_line(point.module))
+        return dict(sorted(lines.items()))
+
     def qualified(self, name: str) -> str:
         """`name` as it means the same from every folder: a file's path is made absolute."""
         target, colon, cls = name.rpartition(":")
@@ -139,7 +149,9 @@ class Registry(Generic[T]):
     def _by_reference(self, reference: str) -> Plugin[T]:
         target, _, attribute = reference.rpartition(":")
         try:
-            module = _load_file(target) if target.endswith(".py") else importlib.import_module(target)
+            module = (
+                _load_file(target) if target.endswith(".py") else importlib.import_module(target)
+            )
             cls = getattr(module, attribute)
         except Exception as error:
             raise PluginError(
@@ -157,7 +169,7 @@ class Registry(Generic[T]):
 def _load_file(path: str) -> object:
     """Import a file once per process, under a name of its own."""
     file = Path(path).resolve()
-    name = f"statelab_file_{file.stem}_{abs(hash(str(file)))}"
+    name = f"statelab_file_{file.stem}_{zlib.crc32(str(file).encode())}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
@@ -171,6 +183,16 @@ def _load_file(path: str) -> object:
         del sys.modules[name]
         raise
     return module
+
+
+def _first_line(module: str) -> str:
+    """The first line of a module's docstring, parsed from its file; its package is imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+        text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    except (ImportError, OSError, SyntaxError, UnicodeDecodeError) as error:
+        return f"can't be read: {type(error).__name__}: {error}"
 
 
 def _source(cls: type) -> str:

@@ -92,7 +92,8 @@ class WriteRule(Rule):
     Attributes:
         provides: Capabilities, matched against `ReadRule.requires`. "linear": recall and project
             exist. "features": a stream of keys can be written. "bounded": the memory's size
-            doesn't grow with the number of tokens. "cache": keys and values of all tokens.
+            doesn't grow with the number of tokens. "gated": the address is the key, with weights and
+            decays of its own (`GatedMemory`). "cache": keys and values of all tokens.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"linear", "features"})
@@ -117,12 +118,12 @@ class WriteRule(Rule):
         """False drops the key projection; k is None then, and the rule makes its own."""
         return True
 
-    def forward(self, x: Tensor, k: Tensor | None, v: Tensor) -> Memory:
+    def forward(self, x: Tensor, k: Tensor, v: Tensor) -> Memory:
         """Make the memory of this layer's input.
 
         Args:
             x: The normalised layer input, [B, T, d_model].
-            k: Keys, [B, T, H, K].
+            k: Keys, [B, T, H, K]; None for a rule whose `uses_key` is False.
             v: Values, [B, T, H, V].
         """
         raise NotImplementedError
@@ -142,14 +143,14 @@ class ReadRule(Rule):
     mixer: ClassVar[Mapping[str, object]] = {}
 
     @classmethod
-    def check(cls, write: type[WriteRule], mixer: MixerConfig) -> None:
-        """Refuse a write rule or mixer options that make no sense with this read.
+    def check(cls, write: type[WriteRule], mixer: MixerConfig, options: Any) -> None:
+        """Refuse a write rule, mixer options or own options that make no sense together.
 
         Raises:
             RuleError: Saying what to change.
         """
 
-    def forward(self, q: Tensor | None, k: Tensor | None, memory: Memory) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor | None, memory: Memory) -> Tensor:
         """Read the memory.
 
         Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from statelab.config import Config
 
-__all__ = ["LocalRun", "Run", "Status", "Tracker", "start_run", "tracker"]
+__all__ = ["LocalRun", "Run", "Status", "Tracker", "tracker"]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 

@@ -1,0 +1,1 @@
+"""What runs beside Lightning's loop, one concern a file."""

@@ -1,0 +1,101 @@
+"""`last.ckpt` and `best.ckpt`, written at optimizer steps only and never half."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch import Tensor
+
+__all__ = ["AtomicCheckpointIO", "Checkpoints"]
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its place, then puts it there in one move.
+
+    Whoever reads finds the old file or the new one, whole, whatever happens in between.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Write `checkpoint` to `path`."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class Checkpoints(L.Callback):
+    """Saves `last.ckpt` at each validation and every so many steps, `best.ckpt` after validation.
+
+    Args:
+        folder: Where they go.
+        every: Optimizer steps between saves beside those at validations; None is none.
+        monitor: The metric that is best when it is least.
+    """
+
+    def __init__(self, folder: Path, *, every: int | None, monitor: str = "val/loss") -> None:
+        self.last = folder / "last.ckpt"
+        self.best = folder / "best.ckpt"
+        self.every = every
+        self.monitor = monitor
+        self.best_value = float("inf")
+        self.saved_at = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value so far."""
+        return {"best_value": self.best_value}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.best_value = state_dict["best_value"]
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
+    ) -> None:
+        """Save every so many optimizer steps."""
+        step = trainer.global_step
+        if step >= trainer.max_steps:
+            # Lightning validates once more before a stop, so that a run ends with its metrics.
+            trainer.should_stop = True
+        at_step = (args[-1] + 1) % trainer.accumulate_grad_batches == 0
+        if self.every and at_step and step % self.every == 0 and step != self.saved_at:
+            self.save_last(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save what was just validated."""
+        value = float(_scalar(trainer.callback_metrics[self.monitor]))
+        better = value < self.best_value
+        if better:
+            self.best_value = value
+        self.save_last(trainer)
+        if better:
+            trainer.save_checkpoint(self.best)
+
+    def save_last(self, trainer: L.Trainer) -> None:
+        """Write `last.ckpt` now; call it at an optimizer step."""
+        trainer.save_checkpoint(self.last)
+        self.saved_at = trainer.global_step
+
+
+def _scalar(value: Tensor | float) -> float:
+    return value.item() if isinstance(value, Tensor) else value

@@ -1,0 +1,122 @@
+"""What the commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from statelab.sizes import Sizes
+    from statelab.train import Result
+
+__all__ = [
+    "print_config",
+    "print_json",
+    "print_keys",
+    "print_metrics",
+    "print_result",
+    "print_rules",
+    "print_sizes",
+]
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object on a line of its own; numbers JSON doesn't know become null."""
+    console.print(json.dumps(_finite(value)), markup=False)
+
+
+def print_rules(kinds: Mapping[str, Mapping[str, str]]) -> None:
+    """Print the registered names with what each is."""
+    table = _table("kind", "name", "what")
+    for kind, names in kinds.items():
+        for name, summary in names.items():
+            table.add_row(kind, name, summary)
+    console.print(table)
+
+
+def print_keys(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    """Print all keys, section by section."""
+    for section, keys in sections.items():
+        table = _table("key", "type", "default", "range", "meaning", title=section)
+        for key in keys:
+            table.add_row(key["name"], key["type"], key["default"], key["range"], key["doc"])
+        console.print(table)
+
+
+def print_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Print a configuration as YAML, each line with where its value comes from."""
+    for line, key in _yaml_lines(config):
+        origin = origins.get(key, "") if key else ""
+        console.print(f"{line:<56} [dim]# {origin}[/dim]" if origin else line)
+
+
+def print_sizes(sizes: Sizes) -> None:
+    """Print how large a model is."""
+    table = _table("size", "", right=("",))
+    table.add_row("parameters", f"{sizes.parameters:,}")
+    table.add_row("state, bytes a sequence", f"{sizes.state_bytes:,}")
+    table.add_row("memory, bytes a sequence", f"{sizes.memory_bytes:,}")
+    table.add_row("forward FLOPs a token", f"{sizes.flops_per_token:,}")
+    console.print(table)
+    layers = _table("layer", "kind", "parameters", "state, bytes", right=("parameters",))
+    for index, layer in enumerate(sizes.per_layer):
+        state = ", ".join(f"{name} {size:,}" for name, size in layer["state"].items())
+        layers.add_row(str(index), layer["kind"], f"{layer['parameters']:,}", state or "none")
+    console.print(layers)
+
+
+def print_metrics(result: Result) -> None:
+    """Print the metrics of an evaluation."""
+    table = _table("metric", "value", right=("value",))
+    for name, value in sorted(result.metrics.items()):
+        table.add_row(name, f"{value:,.4g}" if name.startswith("perf/") else f"{value:.4f}")
+    console.print(table)
+
+
+def print_result(result: Result) -> None:
+    """Print how a run ended, and what to type next."""
+    print_metrics(result)
+    console.print(f"run {result.run_id}: {result.status}")
+    console.print(f"folder {result.folder}")
+    run_dir = result.folder.parent.parent
+    console.print(f"statelab eval run={result.run_id} run_dir={run_dir}")
+    console.print(f"statelab ui run_dir={run_dir}")
+
+
+def _table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _yaml_lines(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Lines of YAML, each with its dotted key."""
+    import yaml
+
+    lines: list[tuple[str, str]] = []
+    indent = "  " * prefix.count(".")
+    for name, each in value.items():
+        if isinstance(each, Mapping) and each:
+            lines.append((f"{indent}{name}:", ""))
+            lines += _yaml_lines(each, f"{prefix}{name}.")
+        else:
+            text = yaml.safe_dump(each, default_flow_style=True, width=10_000).strip()
+            lines.append((f"{indent}{name}: {text.removesuffix('...').strip()}", prefix + name))
+    return lines
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and value - value != 0:
+        return None
+    return value

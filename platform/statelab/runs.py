@@ -1,0 +1,75 @@
+"""Find a run again by its id, and what it left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from statelab.config import Config
+from statelab.errors import RunError, near_miss
+from statelab.loading import load_config
+from statelab.tracking import tracker
+
+__all__ = ["StoredRun", "find_run"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRun:
+    """A run's folder.
+
+    Attributes:
+        id: Names the run.
+        folder: What it wrote.
+    """
+
+    id: str
+    folder: Path
+
+    def config(self) -> Config:
+        """The configuration it was trained with."""
+        try:
+            values: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise RunError(f"run {self.id}: {self.folder}/config.yaml can't be read.") from error
+        return load_config(values)
+
+    def checkpoint(self, name: str) -> Path:
+        """One of its checkpoints: "last" or "best".
+
+        Raises:
+            RunError: If it has none of that name.
+        """
+        file = self.folder / "checkpoints" / f"{name}.ckpt"
+        if not file.is_file():
+            there = ", ".join(sorted(each.stem for each in file.parent.glob("*.ckpt"))) or "none"
+            raise RunError(f"run {self.id} has no checkpoint {name!r}; it has: {there}.")
+        return file
+
+
+def find_run(reference: str, *, run_dir: str = "runs", uri: str | None = None) -> StoredRun:
+    """Find a run by its id, the start of one, or the path of its folder.
+
+    The folders under `run_dir` are looked through first, then the tracking store is asked.
+
+    Raises:
+        RunError: If there is none, or several begin so.
+    """
+    path = Path(reference)
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return StoredRun(id=path.resolve().name, folder=path.resolve())
+    folders = {file.parent.name: file.parent for file in Path(run_dir).glob("*/*/config.yaml")}
+    found = [name for name in folders if reference and name.startswith(reference)]
+    if len(found) > 1:
+        raise RunError(f"run={reference} begins {len(found)} runs: {', '.join(sorted(found))}.")
+    if found:
+        return StoredRun(id=found[0], folder=folders[found[0]].resolve())
+    folder = tracker().folder_of(reference, uri=uri, run_dir=Path(run_dir))
+    if folder is not None and folder.is_dir():
+        return StoredRun(id=reference, folder=folder)
+    raise RunError(
+        f"there is no run {reference!r} under {Path(run_dir).resolve()}."
+        f"{near_miss(reference, folders)} Give its id, run_dir=FOLDER, or the run folder's path."
+    )
