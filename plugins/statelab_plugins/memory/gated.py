@@ -1,0 +1,100 @@
+"""The gated family: the address is the key, and what is stored decays, is erased, or stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from statelab.errors import RuleError
+from statelab.memory import Memory, Written
+from statelab_kernels.gated import gated_project, gated_recall
+
+__all__ = ["GatedMemory"]
+
+
+class GatedMemory(Memory):
+    """S_t = (I - beta_t a_t a_t') diag(exp g_t) S_(t-1) + w_t a_t s_t', where s is any stream.
+
+    The address a is the key, or what a feature map makes of it.
+
+    Args:
+        k: Keys, [B, T, H, K].
+        v: Values, [B, T, H, V].
+        g: Log decay, natural log, <= 0: a scalar a head [B, T, H], or one a channel of the address
+            [B, T, H, M]. None keeps everything.
+        beta: Strength of a delta rule, [B, T, H], which erases what the address held before; then
+            w = beta. None erases nothing.
+        weight: w without a delta rule, [B, T, H]: a step size, an input gate. None is 1.
+        address: a, [B, T, H, M]; None is the key.
+        query_map: The feature map that brings a query to the address side; None leaves it.
+
+    Raises:
+        RuleError: If both `beta` and `weight` are given.
+
+    Source: the family of Yang et al., arXiv:2406.06484 and arXiv:2412.06464.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "B T H K"],
+        v: Float[Tensor, "B T H V"],
+        *,
+        g: Float[Tensor, "B T H"] | Float[Tensor, "B T H M"] | None = None,
+        beta: Float[Tensor, "B T H"] | None = None,
+        weight: Float[Tensor, "B T H"] | None = None,
+        address: Float[Tensor, "B T H M"] | None = None,
+        query_map: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(k, v)
+        if beta is not None and weight is not None:
+            raise RuleError(
+                "GatedMemory takes beta or weight, got both: a delta rule writes with beta. "
+                "Multiply the two, or leave one out."
+            )
+        self.g = g
+        self.beta = beta
+        self.weight = weight
+        self._address = k if address is None else address
+        self._query_map = query_map
+
+    def lift(self, q: Tensor | None) -> Tensor:
+        """Bring a query to the address side, through the feature map if there is one."""
+        q = super().lift(q)
+        return q if self._query_map is None else self._query_map(q)
+
+    def recall_stream(self, written: Written, c: Tensor) -> Tensor:
+        """o_t = S_t' c_t, [B, T, H, Vs]."""
+        return self._run(gated_recall, c, written)
+
+    def project_stream(self, written: Written, y: Tensor) -> Tensor:
+        """w_t = S_t y_t, [B, T, H, M]."""
+        return self._run(gated_project, y, written)
+
+    def undecayed(self) -> GatedMemory:
+        """A memory of the same keys and write weights that forgets nothing, in the same pass."""
+        weight = self.weight if self.beta is None else self.beta
+        memory = GatedMemory(self.key, self.values, weight=weight)
+        return memory if self._context is None else memory.bind(self._context)
+
+    def mass(self) -> Tensor:
+        """n_t = exp(g_t) n_(t-1) + w_t |a_t|, [B, T, H, 1], or [B, T, H, M] if g is a channel's.
+
+        How much has been written, in unit addresses, and has not faded; a delta rule's erasure
+        takes nothing from it. The state is the slot `mass`.
+        """
+        norm = torch.linalg.vector_norm(self._address, dim=-1, keepdim=True)
+        weight = self.weight if self.beta is None else self.beta
+        written = norm if weight is None else norm * weight[..., None]
+        if self.g is not None and self.g.ndim == norm.ndim:
+            written = written.expand_as(self.g)
+        one = torch.ones_like(norm)
+        return self.run(gated_project, one, written, one, slot="mass", g=self.g, beta=None)
+
+    def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
+        key = self._address
+        if self.weight is not None:
+            key = (key * self.weight[..., None]).to(key.dtype)
+        return self.run(op, x, key, written.stream, slot=written.slot, g=self.g, beta=self.beta)

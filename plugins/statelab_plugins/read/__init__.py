@@ -1,0 +1,1 @@
+"""Read rules: how a query gets something out of the memory again."""

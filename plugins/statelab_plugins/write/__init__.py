@@ -1,0 +1,1 @@
+"""Write rules: what enters the memory at each token."""
