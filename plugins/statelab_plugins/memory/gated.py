@@ -57,7 +57,7 @@ class GatedMemory(Memory):
         self.g = g
         self.beta = beta
         self.weight = weight
-        self._address = k if address is None else address
+        self.address = k if address is None else address
         self._query_map = query_map
 
     def lift(self, q: Tensor | None) -> Tensor:
@@ -85,7 +85,7 @@ class GatedMemory(Memory):
         How much has been written, in unit addresses, and has not faded; a delta rule's erasure
         takes nothing from it. The state is the slot `mass`.
         """
-        norm = torch.linalg.vector_norm(self._address, dim=-1, keepdim=True)
+        norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True)
         weight = self.weight if self.beta is None else self.beta
         written = norm if weight is None else norm * weight[..., None]
         if self.g is not None and self.g.ndim == norm.ndim:
@@ -94,7 +94,7 @@ class GatedMemory(Memory):
         return self.run(gated_project, one, written, one, slot="mass", g=self.g, beta=None)
 
     def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
-        key = self._address
+        key = self.address
         if self.weight is not None:
             key = (key * self.weight[..., None]).to(key.dtype)
         return self.run(op, x, key, written.stream, slot=written.slot, g=self.g, beta=self.beta)

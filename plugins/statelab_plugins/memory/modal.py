@@ -57,18 +57,18 @@ class ModalMemory(Memory):
         return self._features
 
     def lift(self, q: Tensor | None) -> Tensor:
-        """c0 [H, M], or c0 + W q [B, T, H, M] where a query has a map to the address side."""
+        """c0, or c0 + W q where a query has a map to the address side; complex [B, T, H, M]."""
         if self._readout is None:
             return super().lift(q)
-        c = self._readout.to(self._mixing.dtype)
+        # Constant or not, c goes the same way, so that W = 0 reads as no W does, to the bit.
+        c = self._readout.to(self._mixing.dtype).expand(*self.key.shape[:2], -1, -1)
         if self._query_map is None:
             return c
-        q = super().lift(q).to(c.dtype)
-        return c + torch.einsum("bthk,hkm->bthm", q, self._query_map)
+        return c + torch.einsum("bthk,hkm->bthm", super().lift(q).to(c.dtype), self._query_map)
 
     def recall_stream(self, written: Written, c: Tensor) -> Tensor:
-        """o_t = Re(c_t' C X_t), [B, T, H, Vs]; c is [H, M] or [B, T, H, M]."""
-        c = torch.einsum("...hm,hmn->...hn", c.to(self._mixing.dtype), self._mixing)
+        """o_t = Re(c_t' C X_t), [B, T, H, Vs]."""
+        c = torch.einsum("bthm,hmn->bthn", c.to(self._mixing.dtype), self._mixing)
         return self.run(modal_recall, c, written.stream, slot=written.slot, **self._modes)
 
     def project_stream(self, written: Written, y: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -120,33 +120,34 @@ class CCQ(ReadRule):
         config, lam, key = self.config, self._lambda(q), l2_normalize(memory.key)
         if config.statistics == "cumulative" and config.order == 1:
             return memory.run(ccq_query, q, key, lam, slot="curvature", center=config.center)
+        sigma = self._sigma(key, memory)
         clean = q
         for _ in range(config.order):
             # Horner's rule: q - lambda Sigma (q - lambda Sigma q).
-            clean = (q - lam[..., None] * self._curve(clean, key, memory)).to(q.dtype)
+            clean = (q - lam[..., None] * sigma(clean)).to(q.dtype)
         return clean
 
-    def _curve(self, q: Tensor, key: Tensor, memory: Memory) -> Tensor:
-        """Sigma_t q_t."""
-        if self.config.statistics == "cumulative":
-            return memory.run(curvature, q, key, slot="curvature", center=self.config.center)
+    def _sigma(self, key: Tensor, memory: Memory) -> Callable[[Tensor], Tensor]:
+        """Sigma_t, as a map of queries."""
+        statistics, center = self.config.statistics, self.config.center
+        if statistics == "cumulative":
+            return lambda q: memory.run(curvature, q, key, slot="curvature", center=center)
         assert isinstance(memory, GatedMemory)
-        if self.config.statistics == "written":
+        if statistics == "written":
             memory = memory.undecayed()
-        second = memory.write(key, "curvature.second").project(q)
-        mass = memory.mass()
-        if second.shape != q.shape:
+        if memory.address.shape != key.shape:
             raise RuleError(
-                f"model.read.statistics={self.config.statistics} needs addresses of the keys' "
-                f"size, got {second.shape[-1]} for {q.shape[-1]}: a feature map stands between. "
+                f"model.read.statistics={statistics} needs addresses of the keys' size, got "
+                f"{memory.address.shape[-1]} for {key.shape[-1]}: a feature map stands between. "
                 "Use model.write.feature_map=none or model.read.statistics=cumulative."
             )
-        curved = second / mass
-        if self.config.center:
-            one = torch.ones_like(q[..., :1])
-            mean = memory.write(one, "curvature.first").project(one) / mass
-            curved = curved - mean * (mean * q).sum(-1, keepdim=True)
-        return curved
+        mass = memory.mass()
+        second = memory.write(key, "curvature.second")
+        if not center:
+            return lambda q: second.project(q) / mass
+        one = torch.ones_like(key[..., :1])
+        mean = memory.write(one, "curvature.first").project(one) / mass
+        return lambda q: second.project(q) / mass - mean * (mean * q).sum(-1, keepdim=True)
 
     def _lambda(self, q: Tensor) -> Tensor:
         """lambda_t, [B, T, H], in at least fp32."""
@@ -154,8 +155,9 @@ class CCQ(ReadRule):
         if config.gate == "fixed":
             gate = torch.full(q.shape[:3], config.lambda_init, dtype=dtype, device=q.device)
         else:
-            logit: Tensor = self.bias.to(dtype).expand(q.shape[:3])
+            logit = self.bias.to(dtype).expand(q.shape[:3])
             if config.gate == "per_token":
                 logit = logit + (l2_normalize(q).to(dtype) * self.weight.to(dtype)).sum(-1)
             gate = logit.sigmoid()
-        return config.lambda_scale * gate
+        scaled: Tensor = config.lambda_scale * gate
+        return scaled

@@ -99,7 +99,7 @@ class S4D(WriteRule):
         C is complex normal.
         """
         super().reset_parameters()
-        nn.init.normal_(self.C, std=math.sqrt(0.5 / self.config.num_modes))
+        nn.init.normal_(self.C, std=math.sqrt(2 / self.config.num_modes))
         nn.init.constant_(self.log_neg_re, math.log(0.5))
         with torch.no_grad():
             self.im.copy_(_FREQUENCIES[self.config.init](self.config.num_modes).expand_as(self.im))
