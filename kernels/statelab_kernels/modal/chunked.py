@@ -1,8 +1,8 @@
 """The modal memory in chunks, by real matrix products; README.md has the derivation.
 
-In this file a state is [..., D, M], so that seen as real numbers [..., D, 2M] it enters a matrix product
-as it is. Recall works on the conjugate memory (conjugate parameters and states), since
-Re(x' c) = sum over m of Re c_m Re x_m - Im c_m Im x_m is the plain inner product of c and conj(x).
+In this file a state is [..., D, M], so that seen as real numbers [..., D, 2M] it enters a matrix
+product as it is. Recall works on the conjugate memory (conjugate parameters and states), since
+Re(x' c) = sum_m Re c_m Re x_m - Im c_m Im x_m is the plain inner product of c and conj(x).
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statelab_kernels.chunks import ChunkPlan, Segment, plan_chunks
+from statelab_kernels.chunks import ChunkPlan, Segment
 from statelab_kernels.modal.lags import by_lag, by_token
-from statelab_kernels.modal.scan import scan
-from statelab_kernels.modal.segments import run_segments
-
-# Fewer chunks at a time stay in the cache, more of them waste less on small products.
-MAX_CHUNKS = 16
+from statelab_kernels.scan import scan
+from statelab_kernels.segmentwise import plan_segments, run_segments
 
 
 def recall(
@@ -28,7 +25,7 @@ def recall(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Read towards the values, o_t = Re(x_t' c_t); arguments as in `modal_recall`."""
-    plan = _plan(z, cu_seqlens)
+    plan = plan_segments(z, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda.conj(), b.conj())
     state = initial_state.mT.conj_physical()
     if c.ndim == 2:
@@ -47,7 +44,7 @@ def project(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Read towards the modes, w_t = x_t y_t; arguments as in `modal_project`."""
-    plan = _plan(z, cu_seqlens)
+    plan = plan_segments(z, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda, b)
     dtype = initial_state.real.dtype
     w, (state,) = run_segments(_project, plan, (y, z), (initial_state.mT,), tables, dtype)
@@ -65,8 +62,8 @@ def interdomain(
     initial_values: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Project on s, multiply by the Gram matrix, recall on v; arguments as in `modal_interdomain`."""
-    plan = _plan(v, cu_seqlens)
+    """Project on s, apply gram, recall on v; arguments as in `modal_interdomain`."""
+    plan = plan_segments(v, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda, b)
     states = (initial_features.mT, initial_values.mT.conj_physical())
     o, (features, values) = run_segments(
@@ -125,7 +122,7 @@ def _interdomain(
 def _write(
     segment: Segment, values: Tensor, state: Tensor, powers: Tensor, response: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write values [H, P, D, C]; returns what each chunk starts from, [H, P, D, 2M], and the states."""
+    """Write values [H, P, D, C]; returns each chunk's first state [H, P, D, 2M], and the last."""
     lengths = torch.tensor(segment.lengths, device=values.device)
     last = values
     if segment.places is not None:
@@ -135,16 +132,12 @@ def _write(
         last = values.take_along_dim(index[None, :, None], dim=-1)
     written = _complex((last.flatten(1, 2) @ _real(response)).view(*values.shape[:3], -1))
     decay = powers[:, lengths].unsqueeze(-2)
-    starts, state = scan(segment, state.transpose(0, 1), decay, written)
-    return _real(starts), state.transpose(0, 1)
-
-
-def _plan(z: Tensor, cu_seqlens: Tensor | None) -> ChunkPlan:
-    return plan_chunks(*z.shape[:2], cu_seqlens, device=z.device, max_chunks=MAX_CHUNKS)
+    starts, state = scan(segment, state, decay, written)
+    return _real(starts), state
 
 
 def _tables(plan: ChunkPlan, log_lambda: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Lambda^n for n = 0..C, [H, C + 1, M], and b Lambda^(C-1-j), what token j leaves at the end."""
+    """Lambda^n for n = 0..C, and what token j leaves at the chunk's end, b Lambda^(C-1-j)."""
     size = plan.chunk_size
     # In double precision, since Im(log_lambda) n may be thousands of radians.
     lags = torch.arange(size + 1, dtype=torch.float64, device=b.device)
@@ -160,4 +153,4 @@ def _real(x: Tensor) -> Tensor:
 
 def _complex(x: Tensor) -> Tensor:
     """Real [..., 2M] as complex [..., M]."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))

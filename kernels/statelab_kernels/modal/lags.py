@@ -1,9 +1,9 @@
 """The step between products by lag and products by token.
 
-In a chunk the memory's answer depends on the lag i - j alone, so one matrix product gives for each token i
-its answers to all C lags, the largest first: column k stands for lag C-1-k. Mixing the tokens takes the
-same numbers by token j. Each way pads the rows and reads them again with rows one number shorter or
-longer, which shifts row i by i. The two are adjoint to each other.
+In a chunk the memory's answer depends on the lag i - j alone, so one matrix product gives each
+token i its answers to all C lags, the largest first: column k stands for lag C-1-k. Mixing the
+tokens takes the same numbers by token j. Each way pads the rows and reads them again with rows one
+number shorter or longer, which shifts row i by i. The two are adjoint to each other.
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ from torch.nn.functional import pad
 
 def by_token(lags: Tensor) -> Tensor:
     """A_ij = lags[i, C-1-(i-j)] for j <= i, else 0; [..., C, C]."""
-    out: Tensor = _ByToken.apply(lags)
+    out: Tensor = _ByToken.apply(lags)  # type: ignore[no-untyped-call]
     return out
 
 
 def by_lag(scores: Tensor) -> Tensor:
     """L_ik = scores[i, i-(C-1-k)], or 0 where that is before the chunk; [..., C, C]."""
-    out: Tensor = _ByLag.apply(scores)
+    out: Tensor = _ByLag.apply(scores)  # type: ignore[no-untyped-call]
     return out
 
 

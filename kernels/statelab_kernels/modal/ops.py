@@ -1,6 +1,5 @@
 """The public ops of the modal memory: they check, choose the form, and keep autocast out."""
 
-import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
@@ -17,7 +16,7 @@ def modal_recall(
     log_lambda: Complex[Tensor, "H M"],
     b: Complex[Tensor, "H M"],
     initial_state: Complex[Tensor, "N H M D"] | None = None,
-    cu_seqlens: Int[Tensor, " documents+1"] | None = None,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H D"], Complex[Tensor, "N H M D"]]:
     """Read a memory of complex modes towards its values.
@@ -25,22 +24,20 @@ def modal_recall(
         x_t = diag(exp(log_lambda)) x_{t-1} + b z_t',    o_t = Re(x_t' c_t)
 
     Args:
-        c: Queries of the modes, one a token, or one [H, M] for all tokens (a convolution). Not scaled.
+        c: Queries of the modes: one a token, or one for all tokens, which is a convolution.
         z: The stream that is written.
         log_lambda: dt * A, the log of each mode's transition; real part <= 0.
         b: What each mode takes in.
         initial_state: The state before the first token of each sequence; zeros if None.
-        cu_seqlens: Where each packed document starts, and the end; B must then be 1, and N is the number
-            of documents.
-        backend: The form that runs.
+        cu_seqlens: [N + 1] bounds of documents packed into a batch of one.
+        backend: The form to run; "auto" picks by device.
 
     Returns:
         The reads in z's dtype, and the states after the last token of each sequence: complex64, or
         complex128 if z is float64.
 
     Raises:
-        ValueError: If there are no tokens, `cu_seqlens` doesn't describe documents, `initial_state` is for
-            another number of sequences, or the backend doesn't exist.
+        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
 
     Source: Gu et al. 2022, arXiv:2206.11893 (S4D), the recurrent form.
     """
@@ -59,7 +56,7 @@ def modal_project(
     log_lambda: Complex[Tensor, "H M"],
     b: Complex[Tensor, "H M"],
     initial_state: Complex[Tensor, "N H M D"] | None = None,
-    cu_seqlens: Int[Tensor, " documents+1"] | None = None,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
     backend: Backend = "auto",
 ) -> tuple[Complex[Tensor, "B T H M"], Complex[Tensor, "N H M D"]]:
     """Read a memory of complex modes towards its modes.
@@ -72,12 +69,12 @@ def modal_project(
         log_lambda: As in `modal_recall`, and so are all further arguments.
         b: What each mode takes in.
         initial_state: The state before the first token of each sequence; zeros if None.
-        cu_seqlens: Where each packed document starts, and the end.
-        backend: The form that runs.
+        cu_seqlens: [N + 1] bounds of documents packed into a batch of one.
+        backend: The form to run; "auto" picks by device.
 
     Returns:
-        The reads and the states after the last token of each sequence, both complex64, or complex128 if z
-        is float64.
+        The reads and the states after the last token of each sequence, both complex64, or
+        complex128 if z is float64.
 
     Raises:
         ValueError: As `modal_recall`.
@@ -99,7 +96,7 @@ def modal_interdomain(
     b: Complex[Tensor, "H M"],
     gram: Complex[Tensor, "H M M"],
     initial_state: dict[str, Tensor] | None = None,
-    cu_seqlens: Int[Tensor, " documents+1"] | None = None,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H Dv"], dict[str, Tensor]]:
     """Read the values by what a read of the features gives: project, gram, recall.
@@ -115,9 +112,10 @@ def modal_interdomain(
         log_lambda: As in `modal_recall`.
         b: What each mode takes in.
         gram: C'C of the mixing C of the modes, unconjugated, hence symmetric.
-        initial_state: {"features": complex [N, H, M, Ds], "values": complex [N, H, M, Dv]}; zeros if None.
-        cu_seqlens: Where each packed document starts, and the end.
-        backend: The form that runs.
+        initial_state: {"features": complex [N, H, M, Ds], "values": complex [N, H, M, Dv]};
+            zeros if None.
+        cu_seqlens: [N + 1] bounds of documents packed into a batch of one.
+        backend: The form to run; "auto" picks by device.
 
     Returns:
         The reads in v's dtype, and the states after the last token, a dict like `initial_state`.
@@ -148,7 +146,7 @@ def _entering(
     name: str, state: Tensor | None, z: Tensor, b: Tensor, cu_seqlens: Tensor | None
 ) -> Tensor:
     """The states before the first token, [N, H, M, D], in the format to compute in."""
-    num_sequences = len(sequence_bounds(*z.shape[:2], cu_seqlens)) - 1
+    num_sequences = len(sequence_bounds(z.shape[0], z.shape[1], cu_seqlens)) - 1
     shape = (num_sequences, *b.shape, z.shape[-1])
     dtype = compute_dtype(z).to_complex()
     if state is None:

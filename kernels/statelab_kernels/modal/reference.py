@@ -21,7 +21,7 @@ def recall(
 ) -> tuple[Tensor, Tensor]:
     """Read towards the values, o_t = Re(x_t' c_t); arguments as in `modal_recall`."""
     queries = c.expand(*z.shape[:3], c.shape[-1])
-    o, state = _read("bhmd,bhm->bhd", queries, z, log_lambda, b, initial_state, cu_seqlens)
+    o, state = _read("bhmd,bthm->bthd", queries, z, log_lambda, b, initial_state, cu_seqlens)
     return o.real.to(z.dtype), state
 
 
@@ -34,7 +34,7 @@ def project(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Read towards the modes, w_t = x_t y_t; arguments as in `modal_project`."""
-    return _read("bhmd,bhd->bhm", y, z, log_lambda, b, initial_state, cu_seqlens)
+    return _read("bhmd,bthd->bthm", y, z, log_lambda, b, initial_state, cu_seqlens)
 
 
 def interdomain(
@@ -48,7 +48,7 @@ def interdomain(
     initial_values: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Project on s, multiply by the Gram matrix, recall on v; arguments as in `modal_interdomain`."""
+    """Project on s, apply gram, recall on v; arguments as in `modal_interdomain`."""
     w, features = project(y, s, log_lambda, b, initial_features, cu_seqlens)
     c = torch.einsum("hmn,bthn->bthm", gram, w)
     o, values = recall(c, v, log_lambda, b, initial_values, cu_seqlens)
@@ -64,32 +64,33 @@ def _read(
     initial_state: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    bounds = sequence_bounds(*z.shape[:2], cu_seqlens)
+    bounds = sequence_bounds(z.shape[0], z.shape[1], cu_seqlens)
     x, z = x.to(initial_state.dtype), z.to(initial_state.dtype)
     if cu_seqlens is None:
-        return _sequence(equation, x, z, log_lambda, b, initial_state)
+        return _sequence(equation, x, z, initial_state, log_lambda, b)
     # Split, not sliced: the gradient of each slice would be as long as the whole.
     lengths = [end - start for start, end in pairwise(bounds)]
     read = [
-        _sequence(equation, x_doc, z_doc, log_lambda, b, state)
-        if z_doc.shape[1]
-        else (x_doc, state)
-        for x_doc, z_doc, state in zip(
-            x.split(lengths, dim=1), z.split(lengths, dim=1), initial_state.split(1), strict=True
+        _sequence(equation, *document, log_lambda, b)
+        for document in zip(
+            torch.split(x, lengths, dim=1),
+            torch.split(z, lengths, dim=1),
+            torch.split(initial_state, 1),
+            strict=True,
         )
     ]
-    outs = [out for (out, _), length in zip(read, lengths, strict=True) if length]
-    return torch.cat(outs, dim=1), torch.cat([state for _, state in read])
+    outs, states = zip(*read, strict=True)
+    return torch.cat(outs, dim=1), torch.cat(states)
 
 
 def _sequence(
-    equation: str, x: Tensor, z: Tensor, log_lambda: Tensor, b: Tensor, state: Tensor
+    equation: str, x: Tensor, z: Tensor, state: Tensor, log_lambda: Tensor, b: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Read sequences of one length, at least 1."""
+    """Read sequences of one length."""
     decay, write = log_lambda.exp()[..., None], b[..., None]
-    outs = []
+    outs = [torch.einsum(equation, state, x[:, :0])]
     # Unbound once: the gradient of x[:, t] in a loop would take O(T^2).
     for x_t, z_t in zip(x.unbind(1), z.unbind(1), strict=True):
         state = decay * state + write * z_t[..., None, :]
-        outs.append(torch.einsum(equation, state, x_t))
-    return torch.stack(outs, dim=1), state
+        outs.append(torch.einsum(equation, state, x_t[:, None]))
+    return torch.cat(outs, dim=1), state

@@ -1,8 +1,8 @@
 """Run an op a segment at a time, so that what autograd keeps doesn't grow with the length.
 
-The forward keeps the states that enter each segment, and nothing from inside. The backward goes through
-the segments in reverse, runs each of them again with gradients on, and hands the gradient of the
-entering states on to the segment before.
+The forward keeps the states that enter each segment, and nothing from inside. The backward goes
+through the segments in reverse, runs each of them again with gradients on, and hands the gradient
+of the entering states on to the segment before.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,14 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statelab_kernels.chunks import ChunkPlan, Segment
-from statelab_kernels.precision import autocast_off
+from statelab_kernels.chunks import ChunkPlan, Segment, plan_chunks
+from statelab_kernels.precision import autocast_off, compute_dtype
 
-# Takes a segment, folded streams [H, P, C, X], states [rows, H, ...] and tables, all differentiable;
-# returns its output [H, P, C, X] and the states after it.
+# From a segment, its streams [H, P, C, X], the states [rows, H, ...] that enter it and the tables
+# to its output [H, P, C, X] and the states after it, in operations that autograd can follow.
 Body = Callable[
     [Segment, Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]
 ]
+
+
+# Numbers in the widest tensor of a segment, about what a core's cache holds.
+_SEGMENT_NUMEL = 1 << 18
+
+
+def plan_segments(x: Tensor, width: int, cu_seqlens: Tensor | None) -> ChunkPlan:
+    """Plan segments for x [B, T, H, X] and an op that makes `width` numbers per token and head."""
+    batch, num_tokens, num_heads, _ = x.shape
+    max_chunks = max(1, _SEGMENT_NUMEL // (64 * num_heads * width))
+    return plan_chunks(batch, num_tokens, cu_seqlens, device=x.device, max_chunks=max_chunks)
 
 
 def run_segments(
@@ -43,7 +54,7 @@ def run_segments(
         The output [B, T, H, X], and the states [N, H, ...] after each sequence.
     """
     entering = [plan.sort_states(state) for state in states]
-    out, *leaving = _Segments.apply(
+    out, *leaving = _Segments.apply(  # type: ignore[no-untyped-call]
         body, plan, out_dtype, (len(streams), len(states)), *streams, *entering, *tables
     )
     return out, tuple(plan.unsort_states(state) for state in leaving)
@@ -86,9 +97,13 @@ class _Segments(torch.autograd.Function):
             ctx.saved_tensors, (num_streams, num_states * len(segments))
         )
         need_streams, _, need_tables = _groups(ctx.needs_input_grad[4:], ctx.counts)
-        d_streams = [torch.empty_like(x) if n else None for x, n in zip(streams, need_streams)]
+        d_streams = [
+            torch.empty_like(x) if n else None for x, n in zip(streams, need_streams, strict=True)
+        ]
         d_states = [d_state.clone() for d_state in d_leaving]
-        d_tables = [torch.zeros_like(x) if n else None for x, n in zip(tables, need_tables)]
+        d_tables = [
+            torch.zeros_like(x) if n else None for x, n in zip(tables, need_tables, strict=True)
+        ]
         needed = [*need_streams, *[True] * num_states, *need_tables]
         for segment in reversed(segments):
             rows = segment.rows
@@ -131,5 +146,5 @@ def _fold(segment: Segment, x: Tensor, like: Tensor) -> Tensor:
     """Fold x [B, T, H, X] to [H, P, C, X], heads first: all chunks of a head share its tables."""
     # As if one wide head, which fold need not transpose.
     chunks = segment.fold(x.flatten(2).unsqueeze(2)).squeeze(1)
-    chunks = chunks.unflatten(-1, x.shape[2:]).permute(2, 0, 1, 3)
-    return chunks.to(like.real.dtype if like.is_complex() else like.dtype)
+    heads = chunks.view(*chunks.shape[:2], *x.shape[2:]).permute(2, 0, 1, 3)
+    return heads.to(compute_dtype(like))

@@ -1,0 +1,119 @@
+"""The public ops on the running covariance of the keys."""
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from statelab_kernels.backend import Backend, choose
+from statelab_kernels.chunks import sequence_bounds
+from statelab_kernels.curvature import chunked, reference
+from statelab_kernels.precision import autocast_off, compute_dtype
+
+_CURVATURE = {"reference": reference.curvature, "chunked": chunked.curvature}
+_CCQ_QUERY = {"reference": reference.ccq_query, "chunked": chunked.ccq_query}
+
+
+def curvature(
+    q: Float[Tensor, "B T H K"],
+    k: Float[Tensor, "B T H K"],
+    *,
+    center: bool = True,
+    initial_state: dict[str, Tensor] | None = None,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "B T H K"], dict[str, Tensor]]:
+    """Apply the running covariance of the keys to each query.
+
+    Sigma_t = (1/t) sum_j k_j k_j' - mu_t mu_t',    mu_t = (1/t) sum_j k_j,    over all j <= t:
+
+    the population form, the current token included, and nothing decays. Nothing is scaled or
+    normalised here.
+
+    Args:
+        q: Queries.
+        k: Keys; of unit length, all eigenvalues of Sigma are between 0 and 1.
+        center: Whether mu mu' is subtracted.
+        initial_state: What each sequence has seen: {"second": [N, H, K, K] the sum of k k',
+            "first": [N, H, K] the sum of k, "position": [N] int64 number of tokens}; nothing if
+            None.
+        cu_seqlens: [N + 1] bounds of documents packed into a batch of one.
+        backend: The form to run; "auto" picks by device.
+
+    Returns:
+        Sigma_t q_t in q's format, and what has been seen by then, a dict like `initial_state`, its
+        sums in float32, or float64 for float64 inputs.
+
+    Raises:
+        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
+
+    Source: arXiv:2606.01294, equations 7 and 8.
+    """
+    form = choose("curvature", backend, _CURVATURE, q.device)
+    second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
+    with autocast_off(q.device):
+        out, second, first = form(q, k, center, second, first, position, cu_seqlens)
+    return out, {"second": second, "first": first, "position": position + lengths}
+
+
+def ccq_query(
+    q: Float[Tensor, "B T H K"],
+    k: Float[Tensor, "B T H K"],
+    lam: Float[Tensor, "B T H"],
+    *,
+    center: bool = True,
+    initial_state: dict[str, Tensor] | None = None,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "B T H K"], dict[str, Tensor]]:
+    """Take out of each query what it shares with the directions that the keys crowd.
+
+    q_t - lam_t Sigma_t q_t, with the Sigma_t of `curvature`. Where lam is 0, this is q to the bit.
+
+    Args:
+        q: Queries.
+        k: Keys, as in `curvature`.
+        lam: How much is taken out, in [0, 1].
+        center: As in `curvature`.
+        initial_state: As in `curvature`.
+        cu_seqlens: [N + 1] bounds of documents packed into a batch of one.
+        backend: The form to run; "auto" picks by device.
+
+    Returns:
+        The queries in q's format, and the state, as `curvature`.
+
+    Raises:
+        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
+
+    Source: arXiv:2606.01294, equation 9.
+    """
+    form = choose("ccq_query", backend, _CCQ_QUERY, q.device)
+    second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
+    with autocast_off(q.device):
+        out, second, first = form(q, k, lam, center, second, first, position, cu_seqlens)
+    return out, {"second": second, "first": first, "position": position + lengths}
+
+
+def _entering(
+    state: dict[str, Tensor] | None, k: Tensor, cu_seqlens: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The three parts of the state before the first token, and each sequence's length."""
+    batch, num_tokens, num_heads, key_dim = k.shape
+    bounds = sequence_bounds(batch, num_tokens, cu_seqlens)
+    lengths = torch.tensor([end - start for start, end in pairwise(bounds)], device=k.device)
+    num_sequences = len(lengths)
+    shapes = {
+        "second": (num_sequences, num_heads, key_dim, key_dim),
+        "first": (num_sequences, num_heads, key_dim),
+        "position": (num_sequences,),
+    }
+    if state is None:
+        second, first, position = (k.new_zeros(shape) for shape in shapes.values())
+    elif {name: tuple(part.shape) for name, part in state.items()} == shapes:
+        second, first, position = (state[name] for name in shapes)
+    else:
+        given = {name: tuple(part.shape) for name, part in state.items()}
+        raise ValueError(f"initial_state must hold {shapes}, got {given}.")
+    dtype = compute_dtype(k)
+    return second.to(dtype), first.to(dtype), position.to(torch.int64), lengths
