@@ -105,7 +105,7 @@ class Sender(threading.Thread):
         self._journal = journal
         self._closing = threading.Event()
         self._deadline = 0.0
-        self._error: Exception | None = None
+        self._refusal: str | None = None
 
     def run(self) -> None:
         """Send now and then, less often while the store is away, and for the last time."""
@@ -125,13 +125,12 @@ class Sender(threading.Thread):
         self._closing.set()
         self.join(seconds)
         if unsent := self._journal.unsent():
-            reason = one_line(self._error) if self._error else "It doesn't answer."
             log.warning(
                 "%d metric values are not in the tracking store, but kept in %s. %s Send them "
                 "later with statelab_mlflow.resend(%r).",
                 unsent,
                 self._journal.file,
-                reason,
+                self._refusal or "It doesn't answer.",
                 str(self._journal.file.parent),
             )
         self._journal.close()
@@ -141,15 +140,16 @@ class Sender(threading.Thread):
             self._journal.send()
         except Exception as error:
             # Whatever it is, training goes on, and the journal keeps the rows.
-            if self._error is None:
+            first = self._refusal is None
+            self._refusal = one_line(error)
+            if first:
                 log.warning(
                     "the tracking store doesn't take metrics: %s They wait in %s.",
-                    one_line(error),
+                    self._refusal,
                     self._journal.file,
                 )
-            self._error = error
             return False
-        self._error = None
+        self._refusal = None
         return True
 
 

@@ -23,20 +23,31 @@ from statelab.errors import RunError
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["connect", "experiment_id", "is_server", "one_line", "reaching", "store_uri"]
+__all__ = [
+    "connect",
+    "experiment_id",
+    "is_absent",
+    "is_server",
+    "one_line",
+    "reaching",
+    "store_uri",
+]
 
 # MLflow's own defaults wait minutes for a server that is away, log each migration, print to
-# stdout, where `--json` prints, and report what users do. What the user has set stays.
-_ENVIRONMENT = {
+# stdout, where `--json` prints, and report what users do. What the user has set stays. MLflow
+# reads some of this when it is imported, so it is set when this module is.
+for _name, _value in {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-}
+}.items():
+    os.environ.setdefault(_name, _value)
 
 # These log a traceback or a line for each failed attempt; statelab says it once, in one line.
-_NOISY = ("mlflow.store.db.utils", "urllib3.connectionpool")
+for _name in ("mlflow.store.db.utils", "urllib3.connectionpool"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 def store_uri(uri: str | None, run_dir: Path) -> str:
@@ -50,6 +61,12 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
+def is_absent(uri: str) -> bool:
+    """Whether the store is a database file that nothing has written yet."""
+    file = _file_of(uri)
+    return file is not None and not file.exists()
+
+
 def connect(uri: str) -> MlflowClient:
     """A client of the store; a database gets its tables if it has none.
 
@@ -57,10 +74,6 @@ def connect(uri: str) -> MlflowClient:
         RunError: If a database can't be opened, written, or read by this MLflow. A server is
             not asked yet.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     with reaching(uri), warnings.catch_warnings():
         # SQLAlchemy's, of a loader that MLflow's tables use.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -90,11 +103,11 @@ def experiment_id(client: MlflowClient, name: str, artifact_location: str | None
     if found is None:
         try:
             return client.create_experiment(name, artifact_location=artifact_location)
-        except MlflowException as error:
-            # Another process was faster.
+        except MlflowException:
+            # Another process may have been faster.
             found = client.get_experiment_by_name(name)
             if found is None:
-                raise error
+                raise
     if found.lifecycle_stage == "deleted":
         raise RunError(
             f"MLflow's experiment {name!r} was deleted. Restore it with `mlflow experiments "
@@ -118,31 +131,30 @@ def reaching(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         raise RunError(
-            f"the tracking store {_without_password(uri)} can't be used: {one_line(error)} Choose another "
+            f"the tracking store {_public(uri)} can't be used: {one_line(error)} Choose another "
             "with tracking.uri=URI, or go without by tracking.enabled=false."
         ) from error
 
 
 def one_line(error: BaseException) -> str:
-    """What the system said, or else the first cause, in one line and without a password."""
-    chain = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(before)
-    spoken = [each for each in chain if isinstance(each, OSError)] or [_first_cause(error)]
-    text = textwrap.shorten(str(spoken[-1]) or type(spoken[-1]).__name__, 240, placeholder=" ...")
-    return _without_password(text if text.endswith(".") else f"{text}.")
+    """What went wrong in one line, without a password: the system's word, if it had one."""
+    causes = [error]
+    while (before := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(before)
+    said = next((each for each in reversed(causes) if isinstance(each, OSError)), error)
+    line = (str(said).strip() or type(said).__name__).splitlines()[0]
+    text = textwrap.shorten(line, 240, placeholder=" ...")
+    return _public(text if text.endswith(".") else f"{text}.")
 
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
     """Keep other processes out while the tables of a database file are made."""
-    import sqlalchemy
-
-    file = sqlalchemy.make_url(uri).database
-    if not (uri.startswith("sqlite") and file):
+    file = _file_of(uri)
+    if file is None:
         yield
         return
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{file}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -154,7 +166,7 @@ def _check_database(uri: str) -> None:
     import sqlalchemy
     from alembic.migration import MigrationContext
 
-    is_file = uri.startswith("sqlite")
+    is_file = _file_of(uri) is not None
     engine = sqlalchemy.create_engine(uri, connect_args={"timeout": 60} if is_file else {})
     try:
         with engine.connect() as connection:
@@ -167,15 +179,19 @@ def _check_database(uri: str) -> None:
     known = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if revision is not None and not any(known.glob(f"{revision}_*.py")):
         raise RunError(
-            f"the tracking store {_without_password(uri)} was written by a newer MLflow than the installed "
+            f"the tracking store {_public(uri)} was written by a newer MLflow than the installed "
             f"{mlflow.__version__} (schema {revision}). Upgrade with `pip install -U mlflow`, or "
             "choose another store with tracking.uri=URI."
         )
 
 
-def _first_cause(error: BaseException) -> BaseException:
-    return error if error.__cause__ is None else _first_cause(error.__cause__)
+def _file_of(uri: str) -> Path | None:
+    """The database file that the URI names, if it does."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
 
 
-def _without_password(text: str) -> str:
+def _public(text: str) -> str:
+    """The text without the password of a URI."""
     return re.sub(r"(://[^:/@\s]*):[^/@\s]*@", r"\1:***@", text)

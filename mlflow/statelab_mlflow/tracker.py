@@ -16,7 +16,7 @@ from statelab.registries import trackers
 from statelab.tracking import Tracker
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.server import serve
-from statelab_mlflow.store import connect, experiment_id, is_server, reaching, store_uri
+from statelab_mlflow.store import connect, experiment_id, is_absent, is_server, reaching, store_uri
 
 __all__ = ["MLflowTracker"]
 
@@ -84,6 +84,8 @@ class MLflowTracker(Tracker):
         from mlflow.exceptions import MlflowException
 
         uri = store_uri(uri, run_dir)
+        if is_absent(uri):
+            return None
         with reaching(uri):
             try:
                 folder = connect(uri).get_run(run_id).data.tags.get("statelab.folder")

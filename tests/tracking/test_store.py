@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from statelab.errors import RunError
+from statelab_mlflow.store import connect, store_uri
+
+
+def test_the_store_is_the_given_one_then_the_environment_s_then_a_database_in_run_dir(
+    tmp_path, monkeypatch
+):
+    assert store_uri(None, tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://team:5000")
+    assert store_uri(None, tmp_path) == "http://team:5000"
+    assert store_uri("http://mine:5000", tmp_path) == "http://mine:5000"
+
+
+def test_a_server_that_is_away_at_the_start_is_refused_without_its_password(make_config, start):
+    away = "http://me:secret@127.0.0.1:9"
+    with pytest.raises(
+        RunError, match=r"store http://me:\*\*\*@127.0.0.1:9 can't be used: .*"
+    ) as e:
+        start(make_config(uri=away))
+    assert "Connection refused. Choose another with tracking.uri=URI" in str(e.value)
+    assert "secret" not in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("sqlite:///{tmp}/text.db", "file is not a database"),
+        ("sqlite:///{tmp}/text.db/below.db", "File exists"),
+        ("{tmp}/mlruns", "maintenance mode"),
+        ("nope://host", "unsupported URI 'nope://host'"),
+    ],
+)
+def test_a_store_that_is_none_is_refused(make_config, start, tmp_path, uri, reason):
+    (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 40)
+    with pytest.raises(RunError, match=f"can't be used: .*{reason}.*Choose another with"):
+        start(make_config(uri=uri.format(tmp=tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("revision", "message"),
+    [
+        ("ffffffffffff", "newer MLflow than the installed .*Upgrade with `pip install -U mlflow`"),
+        ("0584bdc529eb", "out-of-date .*run 'mlflow db upgrade"),
+    ],
+)
+def test_a_database_of_another_mlflow_is_refused(run_dir, revision, message):
+    with sqlite3.connect(run_dir / "mlflow.db") as database:
+        database.execute("update alembic_version set version_num = ?", [revision])
+    database.close()
+    with pytest.raises(RunError, match=message):
+        connect(store_uri(None, run_dir))
