@@ -18,7 +18,7 @@ __all__ = ["GatedMemory"]
 class GatedMemory(Memory):
     """S_t = (I - beta_t a_t a_t') diag(exp g_t) S_(t-1) + w_t a_t s_t', where s is any stream.
 
-    The address a is the key, or what a feature map makes of it.
+    The address a is the key, or what a feature map makes of it (`address`, before any weight).
 
     Args:
         k: Keys, [B, T, H, K].
@@ -54,11 +54,14 @@ class GatedMemory(Memory):
                 "GatedMemory takes beta or weight, got both: a delta rule writes with beta. "
                 "Multiply the two, or leave one out."
             )
-        self.g = g
-        self.beta = beta
-        self.weight = weight
         self.address = k if address is None else address
         self._query_map = query_map
+        self._weight = weight if beta is None else beta
+        self._gates = {"g": g, "beta": beta}
+        # The op gives a delta rule its w; any other is on the key.
+        self._key = self.address
+        if weight is not None:
+            self._key = (self.address * weight[..., None]).to(self.address.dtype)
 
     def lift(self, q: Tensor | None) -> Tensor:
         """Bring a query to the address side, through the feature map if there is one."""
@@ -75,8 +78,7 @@ class GatedMemory(Memory):
 
     def undecayed(self) -> GatedMemory:
         """A memory of the same keys and write weights that forgets nothing, in the same pass."""
-        weight = self.weight if self.beta is None else self.beta
-        memory = GatedMemory(self.key, self.values, weight=weight)
+        memory = GatedMemory(self.key, self.values, weight=self._weight)
         return memory if self._context is None else memory.bind(self._context)
 
     def mass(self) -> Tensor:
@@ -85,16 +87,13 @@ class GatedMemory(Memory):
         How much has been written, in unit addresses, and has not faded; a delta rule's erasure
         takes nothing from it. The state is the slot `mass`.
         """
+        g = self._gates["g"]
         norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True)
-        weight = self.weight if self.beta is None else self.beta
-        written = norm if weight is None else norm * weight[..., None]
-        if self.g is not None and self.g.ndim == norm.ndim:
-            written = written.expand_as(self.g)
+        written = norm if self._weight is None else norm * self._weight[..., None]
+        if g is not None and g.ndim == norm.ndim:
+            written = written.expand_as(g)
         one = torch.ones_like(norm)
-        return self.run(gated_project, one, written, one, slot="mass", g=self.g, beta=None)
+        return self.run(gated_project, one, written, one, slot="mass", g=g)
 
     def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
-        key = self.address
-        if self.weight is not None:
-            key = (key * self.weight[..., None]).to(key.dtype)
-        return self.run(op, x, key, written.stream, slot=written.slot, g=self.g, beta=self.beta)
+        return self.run(op, x, self._key, written.stream, slot=written.slot, **self._gates)

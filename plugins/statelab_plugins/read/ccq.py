@@ -141,7 +141,8 @@ class CCQ(ReadRule):
                 f"{memory.address.shape[-1]} for {key.shape[-1]}: a feature map stands between. "
                 "Use model.write.feature_map=none or model.read.statistics=cumulative."
             )
-        mass = memory.mass()
+        # All keys may have been 0 so far.
+        mass = memory.mass().clamp(min=1e-6)
         second = memory.write(key, "curvature.second")
         if not center:
             return lambda q: second.project(q) / mass
