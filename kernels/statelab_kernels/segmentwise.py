@@ -114,17 +114,16 @@ class _Segments(torch.autograd.Function):
                 x.detach().requires_grad_(need)
                 for x, need in zip((*folded, *inside, *tables), needed, strict=True)
             ]
-            groups = _groups(leaves, ctx.counts)
-            # The caller of backward may stand under autocast, which would run this again in bf16.
+            # The caller of backward may stand under autocast, which would run this in bf16.
             with torch.enable_grad(), autocast_off(d_out.device):
-                chunks, after = ctx.body(segment, *groups)
-            found = iter(
-                torch.autograd.grad(
-                    (chunks, *after),
-                    [leaf for leaf in leaves if leaf.requires_grad],
-                    (_fold(segment, d_out, chunks), *[d_state[rows] for d_state in d_states]),
+                chunks, after = ctx.body(segment, *_groups(leaves, ctx.counts))
+                found = iter(
+                    torch.autograd.grad(
+                        (chunks, *after),
+                        [leaf for leaf in leaves if leaf.requires_grad],
+                        (_fold(segment, d_out, chunks), *[d_state[rows] for d_state in d_states]),
+                    )
                 )
-            )
             for d_stream in d_streams:
                 if d_stream is not None:
                     segment.unfold(next(found).transpose(0, 1), d_stream)

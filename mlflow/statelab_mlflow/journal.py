@@ -140,9 +140,9 @@ class Sender(threading.Thread):
             self._journal.send()
         except Exception as error:
             # Whatever it is, training goes on, and the journal keeps the rows.
-            first = self._refusal is None
+            is_news = self._refusal is None and not self._closing.is_set()
             self._refusal = one_line(error)
-            if first:
+            if is_news:
                 log.warning(
                     "the tracking store doesn't take metrics: %s They wait in %s.",
                     self._refusal,

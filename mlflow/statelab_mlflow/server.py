@@ -44,6 +44,7 @@ def serve(uri: str, run_dir: Path, host: str, port: int) -> None:
         typer.echo(f"statelab UI at {uri}")
         return
     _check_port(host, port)
+    typer.echo("MLflow's server starts, which takes some seconds.", err=True)
     connect(uri)
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", uri, "--artifacts-destination", str(run_dir)]

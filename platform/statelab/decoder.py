@@ -73,6 +73,16 @@ class Decoder(nn.Module):
             DataError: If there is no token, or one outside the vocabulary.
             RuleError: If the state comes from another model or batch.
         """
+        x, state = self.hidden(tokens, state, cu_seqlens)
+        return self.head(x), state
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        state: Mapping[str, Tensor] | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """`forward` without the head, [B, T, d_model]: for those who need few of the logits."""
         self._check(tokens)
         context = Context(
             *tokens.shape,
@@ -86,7 +96,7 @@ class Decoder(nn.Module):
             x = x + self._learned(context.positions)
         for index, block in enumerate(self.layers):
             x = block(x, context.scope(f"layers.{index}"))
-        return self.head(self.norm(x)), context.outgoing
+        return self.norm(x), context.outgoing
 
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.shape[1] == 0:

@@ -13,7 +13,7 @@ from statelab.build import build_model
 from statelab.config import Config
 from statelab.decoder import Decoder
 from statelab.loading import load_config, to_dict
-from statelab.metrics import LanguageMetrics, token_loss
+from statelab.metrics import IGNORED, LanguageMetrics, token_loss
 from statelab.optim import make_optimizer, total_steps
 
 __all__ = ["LanguageModel"]
@@ -57,8 +57,8 @@ class LanguageModel(L.LightningModule):
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         """The mean loss of a batch."""
-        logits, _ = self(batch["tokens"])
-        loss = token_loss(logits, batch["labels"])
+        logits, labels = self._predictions(batch)
+        loss = token_loss(logits, labels)
         self.log("train/loss", loss, prog_bar=True, logger=False)
         return loss
 
@@ -89,18 +89,33 @@ class LanguageModel(L.LightningModule):
         """Make the metrics for the data at hand."""
         if self.metrics is None:
             assert self.config.model.vocab_size is not None
-            slices = self.trainer.datamodule.slices  # type: ignore[attr-defined]
-            self.metrics = LanguageMetrics(self.config.model.vocab_size, slices).to(self.device)
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
+            text = data.num_bytes(torch.empty(0, dtype=torch.int64)) is not None
+            self.metrics = LanguageMetrics(
+                self.config.model.vocab_size, data.slices, text=text
+            ).to(self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Add a batch to the metrics."""
         assert self.metrics is not None
-        logits, _ = self(batch["tokens"])
-        labels = batch["labels"]
+        logits, labels = self._predictions(batch)
+        slices = batch.get("slice")
+        if slices is not None:
+            slices = slices[:, None].expand_as(batch["labels"])[batch["labels"] != IGNORED]
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.metrics.update(logits, labels, batch.get("slice"), data.num_bytes(labels))
+        self.metrics.update(logits, labels, slices, data.num_bytes(batch["labels"]))
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the whole split."""
         assert self.metrics is not None
         self.log_dict(self.metrics.compute(), logger=False)
+
+    def _predictions(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits [n, vocab_size] and labels [n] of the n positions that have a label.
+
+        Recall tasks ask at a few positions only; the head is most of the work there.
+        """
+        assert self.model is not None
+        hidden, _ = self.model.hidden(batch["tokens"])
+        asked = batch["labels"] != IGNORED
+        return self.model.head(hidden[asked]), batch["labels"][asked]

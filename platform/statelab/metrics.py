@@ -18,9 +18,9 @@ IGNORED = -100
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over the labels that aren't ignored; logits in at least fp32."""
+    """Mean cross-entropy in nats of logits [n, vocab_size], in at least fp32; 0 if n is 0."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(wide.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    return F.cross_entropy(wide, labels, reduction="sum") / max(len(labels), 1)
 
 
 class LanguageMetrics(nn.Module):
@@ -29,13 +29,15 @@ class LanguageMetrics(nn.Module):
     Args:
         vocab_size: Classes.
         slices: Names of the slices that a batch's "slice" indexes, [B] int64.
+        text: Whether the labels stand for bytes of text.
     """
 
-    def __init__(self, vocab_size: int, slices: Sequence[str]) -> None:
+    def __init__(self, vocab_size: int, slices: Sequence[str], *, text: bool) -> None:
         super().__init__()
+        self.text = text
         self.slices = tuple(slices)
         self.loss = MeanMetric()
-        self.perplexity = Perplexity(ignore_index=IGNORED)
+        self.perplexity = Perplexity()
         self.accuracy = _accuracy(vocab_size)
         self.num_bytes = SumMetric()
         self.nats = SumMetric()
@@ -44,20 +46,20 @@ class LanguageMetrics(nn.Module):
     def update(
         self, logits: Tensor, labels: Tensor, slices: Tensor | None, num_bytes: Tensor | None
     ) -> None:
-        """Take a batch in.
+        """Take the positions of a batch in that have a label.
 
         Args:
-            logits: [B, T, vocab_size].
-            labels: [B, T]; -100 is ignored.
-            slices: The slice of each sequence, [B], or None.
+            logits: [n, vocab_size].
+            labels: [n].
+            slices: The slice that each belongs to, [n], or None.
             num_bytes: Bytes of text that the labels stand for, or None if they stand for none.
         """
-        count = (labels != IGNORED).sum()
+        count = len(labels)
         if count == 0:
             return
         loss = token_loss(logits, labels)
         self.loss.update(loss, count)
-        self.perplexity.update(logits, labels)
+        self.perplexity.update(logits[None], labels[None])
         guess = logits.argmax(-1)
         self.accuracy.update(guess, labels)
         if num_bytes is not None:
@@ -76,9 +78,8 @@ class LanguageMetrics(nn.Module):
             "val/ppl": self.perplexity.compute(),
             "val/accuracy": self.accuracy.compute(),
         }
-        num_bytes = self.num_bytes.compute()
-        if num_bytes > 0:
-            metrics["val/bpb"] = self.nats.compute() / num_bytes / math.log(2)
+        if self.text:
+            metrics["val/bpb"] = self.nats.compute() / self.num_bytes.compute() / math.log(2)
         for name, metric in zip(self.slices, self.slice_accuracy, strict=True):
             metrics[f"val/accuracy/{name}"] = metric.compute()
         for part in self.modules():
@@ -88,4 +89,4 @@ class LanguageMetrics(nn.Module):
 
 
 def _accuracy(vocab_size: int) -> MulticlassAccuracy:
-    return MulticlassAccuracy(vocab_size, average="micro", ignore_index=IGNORED)
+    return MulticlassAccuracy(vocab_size, average="micro", validate_args=False)

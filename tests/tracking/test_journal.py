@@ -112,11 +112,10 @@ def test_a_store_that_goes_away_costs_nothing_and_gets_all_later(
     run.finish("KILLED", "asked to stop")
     rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["value"] for row in rows if row["key"] == "loss"] == [float(i) for i in range(200)]
-    said = [message for message in caplog.messages if "400 metric values" in message]
-    assert len(said) == 1
-    assert str(run.folder / "metrics.jsonl") in said[0]
-    assert "the store is away. Send them later with statelab_mlflow.resend(" in said[0]
-    assert any("is KILLED, unknown to the store" in message for message in caplog.messages)
+    metrics, end = caplog.messages
+    assert f"400 metric values are not in the tracking store, but kept in {run.folder}" in metrics
+    assert "the store is away. Send them later with statelab_mlflow.resend(" in metrics
+    assert "is KILLED, unknown to the store: the store is away." in end
 
     for _ in range(2):
         resend(run.folder)

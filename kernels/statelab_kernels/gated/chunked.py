@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from statelab_kernels.chunks import ChunkPlan, Segment, plan_chunks
 from statelab_kernels.gated import reference
-from statelab_kernels.gated.memory import Memory
+from statelab_kernels.gated.memory import Gradients, Memory
 from statelab_kernels.precision import autocast_off, compute_dtype
 
 # Numbers in one tensor of a segment, about what a core's cache holds.
@@ -57,9 +57,9 @@ def _read(
 ) -> tuple[Tensor, Tensor]:
     batch, num_tokens, num_heads, key_dim = k.shape
     if num_tokens == 1 and cu_seqlens is None:
-        # A single step has nothing to put into chunks.
-        form = reference.recall if read == "recall" else reference.project
-        return form(x, k, s, g, beta, initial_state, cu_seqlens)
+        # Decoding: a single step has nothing to put into chunks.
+        step = reference.recall if read == "recall" else reference.project
+        return step(x, k, s, g, beta, initial_state, cu_seqlens)
     width = num_heads * 64 * max(key_dim, s.shape[-1])
     plan = plan_chunks(
         batch, num_tokens, cu_seqlens, device=k.device, max_chunks=max(1, _SEGMENT_NUMEL // width)
@@ -67,7 +67,9 @@ def _read(
     if initial_state is None:
         shape = (plan.num_sequences, num_heads, key_dim, s.shape[-1])
         initial_state = k.new_zeros(shape, dtype=compute_dtype(k))
-    out: tuple[Tensor, Tensor] = _Read.apply(read, plan, x, k, s, g, beta, initial_state)
+    out: tuple[Tensor, Tensor] = _Read.apply(  # type: ignore[no-untyped-call]
+        read, plan, x, k, s, g, beta, initial_state
+    )
     return out
 
 
@@ -92,16 +94,20 @@ class _Read(torch.autograd.Function):
                 entering.append(state[segment.rows].clone())
                 inputs = _Inputs(segment, x, k, s, g, beta)
                 memory = inputs.write(state)
-                _unfold(segment, getattr(memory, read)(inputs.x), out)
+                if read == "recall":
+                    chunks = memory.recall(memory.query(inputs.x))
+                else:
+                    chunks = memory.project(inputs.x)
+                _unfold(segment, chunks, out)
         ctx.read, ctx.plan, ctx.state_dtype = read, plan, initial_state.dtype
         ctx.save_for_backward(x, k, s, g, beta, *entering)
         return out, plan.unsort_states(state)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_final: Tensor) -> tuple[Tensor | None, ...]:
         x, k, s, g, beta, *entering = ctx.saved_tensors
-        plan = ctx.plan
+        plan: ChunkPlan = ctx.plan
         d_x, d_k, d_s, d_g, d_beta = (
             None if t is None else t.new_empty(t.shape) for t in (x, k, s, g, beta)
         )
@@ -114,19 +120,17 @@ class _Read(torch.autograd.Function):
                 memory = inputs.write(state)
                 d_read = _fold(segment, d_out, d_state.dtype)
                 if ctx.read == "recall":
-                    grads = memory.gradients(inputs.x, d_read, d_state)
+                    grads = memory.gradients(memory.query(inputs.x), d_read, d_state)
                     _unfold(segment, grads.x, d_x)
                 else:
-                    grads = memory.gradients(d_read, inputs.x, d_state)
-                    _unfold(segment, memory.recall(d_read), d_x)
+                    query = memory.query(d_read)
+                    grads = memory.gradients(query, inputs.x, d_state)
+                    _unfold(segment, memory.recall(query), d_x)
+                by_key, by_beta = inputs.key_gradients(grads)
+                _unfold(segment, by_key, d_k)
+                _unfold(segment, by_beta, d_beta)
                 _unfold(segment, grads.stream, d_s)
-                if d_g is not None:
-                    _unfold(segment, grads.g, d_g)
-                if d_beta is None:
-                    _unfold(segment, grads.add, d_k)
-                else:
-                    _unfold(segment, torch.addcmul(grads.erase, inputs.beta, grads.add), d_k)
-                    _unfold(segment, (inputs.k * grads.add).sum(-1), d_beta)
+                _unfold(segment, grads.g, d_g)
         d_initial = plan.unsort_states(d_state).to(ctx.state_dtype)
         return None, None, d_x, d_k, d_s, d_g, d_beta, d_initial
 
@@ -150,15 +154,24 @@ class _Inputs:
         self.beta = None if beta is None else _fold(segment, beta[..., None], dtype)
 
     def write(self, state: Tensor) -> Memory:
-        """Write with a = k and b = r = beta k, or with r = k and no erasure."""
+        """Write with a = e^g k and b = r = beta k, or with r = k and nothing erased."""
         if self.beta is None:
             return Memory(self.segment, None, self.k, self.s, self.g, state)
         return Memory(self.segment, self.k, self.beta * self.k, self.s, self.g, state)
+
+    def key_gradients(self, grads: Gradients) -> tuple[Tensor, Tensor | None]:
+        """The gradients of k and beta, from those of a and r."""
+        if self.beta is None or grads.erase is None:
+            return grads.add, None
+        by_key = torch.addcmul(grads.erase, self.beta, grads.add)
+        return by_key, (self.k * grads.add).sum(-1)
 
 
 def _fold(segment: Segment, x: Tensor, dtype: torch.dtype) -> Tensor:
     return segment.fold(x).flatten(0, 1).to(dtype)
 
 
-def _unfold(segment: Segment, chunks: Tensor, out: Tensor) -> None:
-    segment.unfold(chunks.reshape(-1, out.shape[2], segment.chunk_size, *out.shape[3:]), out)
+def _unfold(segment: Segment, chunks: Tensor | None, out: Tensor | None) -> None:
+    if chunks is not None and out is not None:
+        chunks = chunks.reshape(-1, out.shape[2], segment.chunk_size, *out.shape[3:])
+        segment.unfold(chunks, out)

@@ -1,7 +1,7 @@
 """The gated memory over one segment of chunks: written once, then read or differentiated.
 
 Tensors are [Z, C, ...], Z = chunks times heads, in the format of the state. README.md derives the
-formulas. Capital letters are its matrices: A the scores of rows with keys, U what is really written.
+formulas.
 """
 
 from collections.abc import Iterable
@@ -27,6 +27,19 @@ class Erase:
     rows: Decayed
     inverse: Tensor
     response: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An address-side stream [Z, C, K] that reads a memory.
+
+    Attributes:
+        rows: The stream.
+        scores: [Z, C, C] with the memory's keys.
+    """
+
+    rows: Decayed
+    scores: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +100,57 @@ class Memory:
             stream = torch.baddbmm(stream, self.erase.response, self.before, alpha=-1)
         self.values = stream
 
-    def recall(self, q: Tensor) -> Tensor:
-        """Read o_i = S_i' q_i."""
-        rows = self.decay.rows(q)
-        read = rows.edge @ self.before
-        return read.baddbmm_(self.decay.scores(rows, self.keys), self.values)
+    def query(self, x: Tensor) -> Query:
+        """Prepare x [Z, C, K] for `recall` or `gradients`."""
+        rows = self.decay.rows(x)
+        return Query(rows, self.decay.scores(rows, self.keys))
+
+    def recall(self, query: Query) -> Tensor:
+        """Read S_i' x_i."""
+        return torch.baddbmm(query.rows.edge @ self.before, query.scores, self.values)
 
     def project(self, y: Tensor) -> Tensor:
-        """Read w_i = S_i y_i."""
+        """Read S_i y_i, for y [Z, C, V]."""
         return self.decay.mix_keys(y @ self.before.mT, y @ self.values.mT, self.keys)
 
-    def gradients(self, x: Tensor, y: Tensor, state_gradient: Tensor) -> Gradients:
-        """Differentiate sum_i x_i' S_i y_i, which both reads have in common.
+    def gradients(self, query: Query, y: Tensor, d_state: Tensor) -> Gradients:
+        """Differentiate sum_i x_i' S_i y_i, the form that both reads are one half of.
 
-        Recall has y = the gradient of o, project has x = the gradient of w.
+        For recall, x is its query and y the gradient of its output; for project it's the reverse.
 
         Args:
-            x: [Z, C, K] address side.
-            y: [Z, C, V] value side.
-            state_gradient: [N, H, K, V] of the sorted states, carried back in place.
+            query: x.
+            y: [Z, C, V].
+            d_state: [N, H, K, V] gradient of the sorted states, carried back in place.
         """
-        decay, keys, before, values = self.decay, self.keys, self.before, self.values
-        rows = decay.rows(x)
-        d_values = decay.scores(rows, keys).mT @ y
-        d_before = rows.edge.mT @ y
-        if self.erase is not None:
-            d_before.baddbmm_(self.erase.response.mT, d_values, alpha=-1)
+        decay, keys, erase = self.decay, self.keys, self.erase
+        d_values = query.scores.mT @ y
+        d_before = query.rows.edge.mT @ y
+        transition = self.transition
+        if erase is not None:
+            d_before.baddbmm_(erase.response.mT, d_values, alpha=-1)
+            transition = transition.mT
         waves = reversed(list(self.segment.by_wave()))
-        d_after = _scan(
-            waves, self.transition.mT if self.erase else self.transition, d_before, state_gradient
-        )
+        d_after = _scan(waves, transition, d_before, d_state)
         d_values.baddbmm_(keys.edge, d_after)
 
-        P = y @ values.mT
-        d_x = decay.mix_keys(y @ before.mT, P, keys)
-        mixes = [(P, rows)]
+        P = y @ self.values.mT
+        d_x = decay.mix_keys(y @ self.before.mT, P, keys)
+        mixes = [(P, query.rows)]
+        per_token = query.rows.plain * d_x
         d_stream, d_erase = d_values, None
-        if self.erase is not None:
-            d_stream = self.erase.inverse.mT @ d_values
-            P = (d_stream @ values.mT).tril_(-1).neg_()
-            d_erase = decay.mix_keys((d_stream @ before.mT).neg_(), P, keys)
-            mixes.append((P, self.erase.rows))
-        d_add = decay.mix_rows(values @ d_after.mT, mixes)
+        if erase is not None:
+            d_stream = erase.inverse.mT @ d_values
+            P = (d_stream @ self.values.mT).tril_(-1).neg_()
+            d_erase = decay.mix_keys((d_stream @ self.before.mT).neg_(), P, keys)
+            mixes.append((P, erase.rows))
+            per_token.addcmul_(erase.rows.plain, d_erase)
+        d_add = decay.mix_rows(self.values @ d_after.mT, mixes)
 
         d_g = None
         if self.has_decay:
-            per_token = x * d_x - keys.plain * d_add
-            if self.erase is not None and d_erase is not None:
-                per_token.addcmul_(self.erase.rows.plain, d_erase)
-            after = torch.baddbmm(decay.whole.mT * before, keys.edge.mT, values)
+            per_token.addcmul_(keys.plain, d_add, value=-1)
+            after = torch.baddbmm(decay.whole.mT * self.before, keys.edge.mT, self.values)
             d_g = decay.gradient(per_token, (after * d_after).sum(-1)[:, None])
         return Gradients(d_x, d_erase, d_add, d_stream, d_g)
 
@@ -146,16 +161,19 @@ def _scan(
     """Carry states over chunks, S <- transition S + increment, and return each chunk's first S."""
     num_heads = state.shape[1]
     entering = torch.empty_like(increment)
-    advance = torch.baddbmm if transition.shape[-1] > 1 else torch.addcmul
     for rows, chunks in waves:
         span = slice(chunks.start * num_heads, chunks.stop * num_heads)
-        now = state[rows].flatten(0, 1)
+        now = state[rows].flatten(0, 1)  # a view [rows * H, K, V]
         entering[span] = now
-        advance(increment[span], transition[span], entering[span], out=now)
+        if transition.shape[-1] == 1:
+            torch.addcmul(increment[span], transition[span], entering[span], out=now)
+        else:
+            torch.baddbmm(increment[span], transition[span], entering[span], out=now)
     return entering
 
 
 def _unit_lower_inverse(A: Tensor) -> Tensor:
     """The inverse of I + the strict lower triangle of A."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
-    return torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)
+    inverse: Tensor = torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)
+    return inverse

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from statelab_kernels.backend import Backend, choose
 from statelab_kernels.gated import chunked, reference
+from statelab_kernels.shapes import check_shapes
 
 _RECALL = {"reference": reference.recall, "chunked": chunked.recall}
 _PROJECT = {"reference": reference.project, "chunked": chunked.project}
@@ -48,6 +49,8 @@ def gated_recall(
     Source: Yang et al. 2023, arXiv:2312.06635 (g per channel); Yang et al. 2024, arXiv:2406.06484
     (beta) and arXiv:2412.06464 (both).
     """
+    streams = {"q": (q, "BTHK"), "k": (k, "BTHK"), "v": (v, "BTHV")}
+    _check(streams, g, beta, initial_state, cu_seqlens)
     recall = choose("gated_recall", backend, _RECALL, q.device)
     return recall(q, k, v, g, beta, initial_state, cu_seqlens)
 
@@ -84,5 +87,24 @@ def gated_project(
     Raises:
         ValueError: If shapes, `cu_seqlens` or `backend` don't fit.
     """
+    streams = {"y": (y, "BTHV"), "k": (k, "BTHK"), "s": (s, "BTHV")}
+    _check(streams, g, beta, initial_state, cu_seqlens)
     project = choose("gated_project", backend, _PROJECT, y.device)
     return project(y, k, s, g, beta, initial_state, cu_seqlens)
+
+
+def _check(
+    streams: dict[str, tuple[Tensor, str]],
+    g: Tensor | None,
+    beta: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> None:
+    k, _ = streams["k"]
+    num_sequences = len(k) if cu_seqlens is None else cu_seqlens.numel() - 1
+    others = {
+        "g": (g, "BTHK" if g is not None and g.ndim == 4 else "BTH"),
+        "beta": (beta, "BTH"),
+        "initial_state": (initial_state, "NHKV"),
+    }
+    check_shapes({**streams, **others}, N=num_sequences)
