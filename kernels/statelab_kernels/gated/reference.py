@@ -60,9 +60,10 @@ def _read(
             return out.to(x.dtype), state
         # Split, not sliced: the gradient of each slice would be as long as the whole.
         lengths = [end - start for start, end in pairwise(bounds)]
-        xs, ks, ss, gs, betas = (
+        xs, ks, ss = (t.split_with_sizes(lengths, 1) for t in (x, k, s))
+        gs, betas = (
             [None] * len(lengths) if t is None else t.split_with_sizes(lengths, 1)
-            for t in (x, k, s, g, beta)
+            for t in (g, beta)
         )
         outs, rows = [], list(state.split_with_sizes([1] * len(lengths)))
         for i, length in enumerate(lengths):
