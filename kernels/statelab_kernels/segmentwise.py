@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from statelab_kernels.chunks import ChunkPlan, Segment, plan_chunks
 from statelab_kernels.precision import autocast_off, compute_dtype
@@ -21,8 +22,8 @@ Body = Callable[
 ]
 
 
-# Numbers in the widest tensor of a segment, about what a core's cache holds.
-_SEGMENT_NUMEL = 1 << 18
+# Numbers in the widest tensor of a segment: enough to keep matrix products busy, and few states.
+_SEGMENT_NUMEL = 1 << 19
 
 
 def plan_segments(x: Tensor, width: int, cu_seqlens: Tensor | None) -> ChunkPlan:
@@ -91,6 +92,7 @@ class _Segments(torch.autograd.Function):
         return out, *states
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, d_out: Tensor, *d_leaving: Tensor) -> tuple[Tensor | None, ...]:
         segments, (num_streams, num_states) = ctx.plan.segments, ctx.counts
         streams, kept, tables = _groups(
@@ -98,11 +100,13 @@ class _Segments(torch.autograd.Function):
         )
         need_streams, _, need_tables = _groups(ctx.needs_input_grad[4:], ctx.counts)
         d_streams = [
-            torch.empty_like(x) if n else None for x, n in zip(streams, need_streams, strict=True)
+            x.new_empty(x.shape) if need else None
+            for x, need in zip(streams, need_streams, strict=True)
         ]
         d_states = [d_state.clone() for d_state in d_leaving]
         d_tables = [
-            torch.zeros_like(x) if n else None for x, n in zip(tables, need_tables, strict=True)
+            torch.zeros_like(x) if need else None
+            for x, need in zip(tables, need_tables, strict=True)
         ]
         needed = [*need_streams, *[True] * num_states, *need_tables]
         for segment in reversed(segments):
