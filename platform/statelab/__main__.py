@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from statelab.errors import StatelabError
+
+if TYPE_CHECKING:
+    from statelab.registry import Registry
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="statelab",
     help="A laboratory for language models with a fixed-size memory. Arguments are key=value.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -26,13 +29,26 @@ Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE...", show_d
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, last.")]
 
 
+@app.callback(invoke_without_command=True)
+def start(context: typer.Context) -> None:
+    """Without a command, say what to type next."""
+    from statelab.console import print_start
+
+    if context.invoked_subcommand is None:
+        print_start()
+
+
 @app.command()
 def rules(json: Json = False) -> None:
     """List the write rules, read rules and data modules."""
     from statelab.console import print_json, print_rules
     from statelab.registries import data_modules, read_rules, write_rules
 
-    kinds = {"write": write_rules, "read": read_rules, "data": data_modules}
+    kinds: dict[str, Registry[Any]] = {
+        "write": write_rules,
+        "read": read_rules,
+        "data": data_modules,
+    }
     listed = {kind: registry.summaries() for kind, registry in kinds.items()}
     print_json(listed) if json else print_rules(listed)
 
@@ -144,19 +160,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("lightning", "mlflow", "alembic", "datasets", "matplotlib", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    status = _guard(lambda: app(_as_keys(given), standalone_mode=True))
-    sys.exit(status)
+    sys.exit(_guard(lambda: app(_as_keys(given), standalone_mode=False)))
 
 
 def _guard(command: Callable[[], Any]) -> int:
+    """Run a command, and say in one line on standard error what the user can mend."""
     try:
-        command()
+        return command() or 0
     except StatelabError as error:
-        print(f"statelab: {error}", file=sys.stderr)  # noqa: T201 - the one line on a mistake
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        said = str(error)
+    except TyperException as error:
+        said = f"{error.format_message()} (see `statelab --help`)"
+    sys.stderr.write(f"statelab: {' '.join(said.splitlines())}\n")
+    return 2
 
 
 def _as_keys(arguments: list[str]) -> list[str]:

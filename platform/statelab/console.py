@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from statelab.sizes import Sizes
@@ -21,14 +23,23 @@ __all__ = [
     "print_result",
     "print_rules",
     "print_sizes",
+    "print_start",
 ]
 
-console = Console(highlight=False, soft_wrap=True)
+# Names, paths and lists are printed as they are: `[q, k]` is no markup, `:gear:` no picture.
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
     """Print one JSON object on a line of its own; numbers JSON doesn't know become null."""
-    console.print(json.dumps(_finite(value)), markup=False)
+    sys.stdout.write(json.dumps(_finite(value)) + "\n")
+
+
+def print_start() -> None:
+    """Print the three commands to begin with."""
+    console.print("statelab train experiment=mqar smoke=true", "  two steps of everything")
+    console.print("statelab rules                           ", "  what can be combined")
+    console.print("statelab --help                          ", "  all commands")
 
 
 def print_rules(kinds: Mapping[str, Mapping[str, str]]) -> None:
@@ -53,7 +64,8 @@ def print_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Print a configuration as YAML, each line with where its value comes from."""
     for line, key in _yaml_lines(config):
         origin = origins.get(key, "") if key else ""
-        console.print(f"{line:<56} [dim]# {origin}[/dim]" if origin else line)
+        text = Text(f"{line:<56}" if origin else line)
+        console.print(text.append(f" # {origin}", style="dim") if origin else text)
 
 
 def print_sizes(sizes: Sizes) -> None:

@@ -46,10 +46,10 @@ def short_conv(
     # Each document's history stands before it in one long sequence; the rows of y that begin
     # inside another document's history are then left out.
     lengths = cu_seqlens.diff().tolist()
-    documents = x[0].split(lengths)
+    documents = torch.split(x[0], lengths)
     padded = torch.cat([part for pair in zip(history, documents, strict=True) for part in pair])
     rows = [length + width - 1 for length in lengths]
-    last = torch.stack([part[len(part) - (width - 1) :] for part in padded.split(rows)])
+    last = torch.stack([part[len(part) - (width - 1) :] for part in torch.split(padded, rows)])
     position = torch.arange(x.shape[1], device=x.device)
     document = torch.repeat_interleave(
         torch.arange(sequences, device=x.device), cu_seqlens.diff(), output_size=x.shape[1]

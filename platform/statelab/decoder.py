@@ -51,6 +51,7 @@ class Decoder(nn.Module):
             nn.init.normal_(self.positions.weight, std=STD)
         self.norm.reset_parameters()
         for block in self.layers:
+            assert isinstance(block, Block)
             block.reset_parameters()
 
     def forward(
@@ -173,7 +174,7 @@ class SwiGLU(nn.Module):
         return out
 
 
-def _mixer(config: ModelConfig, layer: Layer, index: int, num_layers: int) -> nn.Module:
+def _mixer(config: ModelConfig, layer: Layer, index: int, num_layers: int) -> Mixer | ConvMixer:
     if layer.kind == "conv":
         return ConvMixer(config, layer.size or 3, num_layers)
     if layer.kind == "memory":

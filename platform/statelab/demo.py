@@ -19,7 +19,11 @@ from statelab.train import Result, pair_name, train
 __all__ = ["main"]
 
 PAIRS = [
-    *((write, read) for write in ("gla", "deltanet", "s4d") for read in ("plain", "ccq", "interdomain")),
+    *(
+        (write, read)
+        for write in ("gla", "deltanet", "s4d")
+        for read in ("plain", "ccq", "interdomain")
+    ),
     ("kv", "softmax"),
 ]
 #: What must come out: an associative memory recalls, and S4D doesn't.

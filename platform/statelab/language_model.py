@@ -91,9 +91,9 @@ class LanguageModel(L.LightningModule):
             assert self.config.model.vocab_size is not None
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             text = data.num_bytes(torch.empty(0, dtype=torch.int64)) is not None
-            self.metrics = LanguageMetrics(
-                self.config.model.vocab_size, data.slices, text=text
-            ).to(self.device)
+            self.metrics = LanguageMetrics(self.config.model.vocab_size, data.slices, text=text).to(
+                self.device
+            )
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Add a batch to the metrics."""

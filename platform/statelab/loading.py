@@ -103,7 +103,8 @@ def resolve(
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as nested plain values; `load_config` takes it back unchanged."""
-    return _plain(config)
+    values: dict[str, Any] = _plain(config)
+    return values
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

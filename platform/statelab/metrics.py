@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, SumMetric
+from torchmetrics import MeanMetric, Metric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.text import Perplexity
 
@@ -67,6 +67,7 @@ class LanguageMetrics(nn.Module):
             self.num_bytes.update(num_bytes)
         if slices is not None:
             for index, metric in enumerate(self.slice_accuracy):
+                assert isinstance(metric, MulticlassAccuracy)
                 chosen = slices == index
                 if chosen.any():
                     metric.update(guess[chosen], labels[chosen])
@@ -81,9 +82,10 @@ class LanguageMetrics(nn.Module):
         if self.text:
             metrics["val/bpb"] = self.nats.compute() / self.num_bytes.compute() / math.log(2)
         for name, metric in zip(self.slices, self.slice_accuracy, strict=True):
+            assert isinstance(metric, MulticlassAccuracy)
             metrics[f"val/accuracy/{name}"] = metric.compute()
         for part in self.modules():
-            if part is not self and hasattr(part, "reset"):
+            if isinstance(part, Metric):
                 part.reset()
         return metrics
 

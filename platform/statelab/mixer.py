@@ -89,6 +89,7 @@ class Mixer(nn.Module):
         """Initialise every parameter, the rules' own last."""
         reset_linear(self)
         for conv in self.conv.values():
+            assert isinstance(conv, ShortConv)
             conv.reset_parameters()
         if self.norm is not None:
             self.norm.reset_parameters()
@@ -115,10 +116,10 @@ class Mixer(nn.Module):
         return self.config.conv > 0 and stream in self.config.conv_streams
 
     def _stream(self, name: str, x: Tensor, context: Context) -> Tensor:
-        s = self.proj[name](x)
+        s: Tensor = self.proj[name](x)
         if name in self.conv:
             s = self.conv[name](s, context, f"conv.{name}")
-        s = s.unflatten(2, (self.num_heads, -1))
+        s = s.reshape(*s.shape[:2], self.num_heads, -1)
         if self.config.rope_base and name != "v":
             s = rope(s, context.positions, self.config.rope_base)
         if self.config.activation == "silu" and (name != "v" or name in self.conv):

@@ -99,7 +99,7 @@ class WriteRule(Rule):
     provides: ClassVar[frozenset[str]] = frozenset({"linear", "features"})
 
     @classmethod
-    def preset(cls, read: type[ReadRule]) -> dict[str, object]:
+    def preset(cls, read: type[ReadRule]) -> dict[str, Any]:
         """The published `mixer` options of this rule with that read rule."""
         return {}
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from statelab.build import build_model
 from statelab.config import Config
 from statelab.context import Context, State
 from statelab.decoder import Decoder
+from statelab.flops import ProductCounter
 from statelab.layers import layer_list
 from statelab.loading import to_dict
 
@@ -81,7 +81,7 @@ def _state(model: Decoder, seq_len: int) -> State:
     grows = any("cache" in block.mixer.write.provides for block in _mixers(model))
     tokens = torch.zeros(1, seq_len if grows else 1, dtype=torch.int64, device="meta")
     with torch.no_grad():
-        _, state = model(tokens)
+        _, state = model.hidden(tokens)
     return state
 
 
@@ -98,8 +98,8 @@ def _flops(model: Decoder, config: Config) -> int:
     for index, layer in enumerate(layer_list(config.model)):
         if layer not in cost:
             context = Context(1, seq_len, device=x.device, backend=config.model.backend)
-            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            with torch.no_grad(), ProductCounter() as counter:
                 model.layers[index](x, context.scope(f"layers.{index}"))
-            cost[layer] = counter.get_total_flops()
+            cost[layer] = counter.flops
         total += cost[layer]
     return total // seq_len

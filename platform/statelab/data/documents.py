@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import sysconfig
 import tempfile
@@ -59,14 +60,14 @@ def read(path: Path, column: str) -> Iterator[bytes]:
         DataError: If it can't be read.
     """
     try:
-        if path.suffix in (".jsonl", ".parquet"):
+        if path.suffix in (".jsonl", ".parquet") and path.stat().st_size:
             yield from _rows(path, column)
         else:
             yield path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"data.files: can't read {str(path)!r}: {error.strerror or error}. Mend that file, or "
-            "give a glob that leaves it out."
+            f"data.files: can't read {str(path)!r}: {error.strerror or error}. Mend it, or give a "
+            "glob that leaves it out."
         ) from error
 
 
@@ -76,6 +77,8 @@ def _rows(path: Path, column: str) -> Iterator[bytes]:
     from datasets import IterableDataset  # type: ignore[import-untyped]
     from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
 
+    # It logs what it raises, too.
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)
     reader = IterableDataset.from_json if path.suffix == ".jsonl" else IterableDataset.from_parquet
     with tempfile.TemporaryDirectory() as cache:
         try:
@@ -86,12 +89,12 @@ def _rows(path: Path, column: str) -> Iterator[bytes]:
                         f"its columns are {', '.join(row)}. Set data.column to another one."
                     )
                 yield row[column].encode()
+        except DataError:
+            raise
         except (DatasetsError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(
-                f"data.files: {str(path)!r} is no {path.suffix[1:]} table: "
-                f"{str(error).splitlines()[0]} Mend that file, or give a glob that leaves it out."
+                f"data.files: {str(path)!r} is no {path.suffix[1:]} table "
+                f"({str(error).splitlines()[0]}). Mend it, or give a glob that leaves it out."
             ) from error
 
 

@@ -29,7 +29,9 @@ class EpochLoader:
         order: The order of each epoch.
         position: How many batches are finished, over all epochs; asked when an iterator starts.
         batch_size: Examples a batch and rank.
-        num_workers: Processes; 0 loads in this one. The batches don't depend on it.
+        num_workers: Processes; 0 loads in this one. The batches don't depend on it. Each process
+            starts by importing the running script, whose work must stand under
+            `if __name__ == "__main__"`.
         rank: Which share to load.
         world: How many shares there are.
     """

@@ -1,0 +1,67 @@
+"""What all tests share: one thread, interpreted Triton where there is no GPU, a toy model."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+# Before torch starts its pool of threads, and for the processes that tests start: one thread is
+# faster at toy size, and the same sums come out on every machine.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+import torch
+
+from statelab.config import Config
+from statelab.loading import load_config
+
+torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    # Triton reads it when it is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+TOY = {
+    "write": "gla",
+    "read": "plain",
+    "model.d_model": "16",
+    "model.num_layers": "2",
+    "model.num_heads": "2",
+    "model.mlp_hidden": "24",
+    "data.name": "mqar",
+    "data.vocab_size": "32",
+    "data.seq_len": "16",
+    "data.num_pairs": "[2,3]",
+    "data.num_train": "20",
+    "data.num_val": "8",
+    "data.batch_size": "4",
+    "trainer.max_steps": "4",
+    "trainer.val_every": "2",
+    "trainer.accelerator": "cpu",
+}
+
+
+@pytest.fixture
+def toy() -> Callable[..., list[str]]:
+    """The `key=value` arguments of a run that takes a second, changed by further ones."""
+
+    def arguments(*overrides: str) -> list[str]:
+        given = dict(each.split("=", 1) for each in overrides)
+        values = TOY | given
+        if values["write"] == "s4d":
+            values.setdefault("write.num_modes", "4")
+        return [f"{key}={value}" for key, value in values.items()]
+
+    return arguments
+
+
+@pytest.fixture
+def toy_config(toy: Callable[..., list[str]]) -> Callable[..., Config]:
+    """The configuration of such a run."""
+    return lambda *overrides: load_config(None, toy(*overrides))
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, made the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
