@@ -57,6 +57,12 @@ def make() -> Callable[..., Pair]:
         unit: bool = True,
     ) -> Pair:
         torch.manual_seed(0)
+        x, q, k, v = (
+            torch.randn(2, tokens, *shape, dtype=dtype)
+            for shape in ((D_MODEL,), (HEADS, KEY_DIM), (HEADS, KEY_DIM), (HEADS, VALUE_DIM))
+        )
+        if unit:
+            q, k = l2_normalize(q), l2_normalize(k)
         writer, reader = write_rules.get(write), read_rules.get(read)
         dims = MixerDims(
             d_model=D_MODEL,
@@ -78,12 +84,6 @@ def make() -> Callable[..., Pair]:
             for parameter in rule.parameters():
                 with torch.no_grad():
                     parameter.add_(0.3 * torch.randn_like(parameter))
-        x, q, k, v = (
-            torch.randn(2, tokens, *shape, dtype=dtype)
-            for shape in ((D_MODEL,), (HEADS, KEY_DIM), (HEADS, KEY_DIM), (HEADS, VALUE_DIM))
-        )
-        if unit:
-            q, k = l2_normalize(q), l2_normalize(k)
         return Pair(*rules, x, q, k, v)
 
     return build

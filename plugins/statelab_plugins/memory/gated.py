@@ -54,10 +54,11 @@ class GatedMemory(Memory):
                 "GatedMemory takes beta or weight, got both: a delta rule writes with beta. "
                 "Multiply the two, or leave one out."
             )
+        self.g = g
+        self.beta = beta
         self.address = k if address is None else address
         self._query_map = query_map
         self._weight = weight if beta is None else beta
-        self._gates = {"g": g, "beta": beta}
         # The op gives a delta rule its w; any other is on the key.
         self._key = self.address
         if weight is not None:
@@ -87,13 +88,14 @@ class GatedMemory(Memory):
         How much has been written, in unit addresses, and has not faded; a delta rule's erasure
         takes nothing from it. The state is the slot `mass`.
         """
-        g = self._gates["g"]
         norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True)
         written = norm if self._weight is None else norm * self._weight[..., None]
-        if g is not None and g.ndim == norm.ndim:
-            written = written.expand_as(g)
+        if self.g is not None and self.g.ndim == norm.ndim:
+            written = written.expand_as(self.g)
         one = torch.ones_like(norm)
-        return self.run(gated_project, one, written, one, slot="mass", g=g)
+        return self.run(gated_project, one, written, one, slot="mass", g=self.g)
 
     def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
-        return self.run(op, x, self._key, written.stream, slot=written.slot, **self._gates)
+        return self.run(
+            op, x, self._key, written.stream, slot=written.slot, g=self.g, beta=self.beta
+        )
