@@ -198,10 +198,10 @@ def test_a_folder_gets_the_glob_of_its_files(folder: Path) -> None:
 
 
 def test_empty_files_say_so(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    (tmp_path / "b.txt").touch()
+    for name in ("a.txt", "b.jsonl", "c.parquet"):
+        (tmp_path / name).touch()
     with pytest.raises(DataError, match="matches only empty files"):
-        Text(config(tmp_path / "*.txt"))
+        Text(config(tmp_path / "*"))
 
 
 def test_an_unreadable_file_is_named_with_the_reason(folder: Path) -> None:
@@ -233,10 +233,13 @@ def test_a_row_without_the_column_names_those_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_broken_table_is_named(tmp_path: Path, suffix: str) -> None:
+def test_a_broken_table_is_named(
+    tmp_path: Path, suffix: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / f"a.{suffix}").write_text('{"text": "x"}\nnot json\n')
-    with pytest.raises(DataError, match=rf"a\.{suffix}' is no {suffix} table"):
+    with pytest.raises(DataError, match=rf"a\.{suffix}' is no {suffix} table \(.*\)\. Mend"):
         Text(config(tmp_path / f"a.{suffix}"))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_lengths_out_of_range_are_refused() -> None:
