@@ -92,7 +92,7 @@ class _Segments(torch.autograd.Function):
         return out, *states
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor, *d_leaving: Tensor) -> tuple[Tensor | None, ...]:
         segments, (num_streams, num_states) = ctx.plan.segments, ctx.counts
         streams, kept, tables = _groups(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from statelab_kernels.chunks import Segment
+from statelab_kernels.curvature import reference
 from statelab_kernels.scan import scan
 from statelab_kernels.segmentwise import Body, plan_segments, run_segments
 
@@ -21,6 +22,9 @@ def curvature(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sigma_t q_t and the sums after it; arguments as in the public `curvature`."""
+    if q.shape[1] == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        return reference.curvature(q, k, center, second, first, position, cu_seqlens)
     body = partial(_curvature, center=center)
     return _run(body, (q, k), second, first, position, cu_seqlens)
 
@@ -36,6 +40,9 @@ def ccq_query(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q_t - lam_t Sigma_t q_t and the sums after it; arguments as in the public `ccq_query`."""
+    if q.shape[1] == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        return reference.ccq_query(q, k, lam, center, second, first, position, cu_seqlens)
     body = partial(_ccq_query, center=center)
     return _run(body, (q, k, lam[..., None]), second, first, position, cu_seqlens)
 

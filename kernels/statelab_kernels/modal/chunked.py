@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from statelab_kernels.chunks import ChunkPlan, Segment
+from statelab_kernels.modal import reference
 from statelab_kernels.modal.lags import by_lag, by_token
 from statelab_kernels.scan import scan
 from statelab_kernels.segmentwise import plan_segments, run_segments
@@ -25,6 +26,9 @@ def recall(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Read towards the values, o_t = Re(x_t' c_t); arguments as in `modal_recall`."""
+    if z.shape[1] == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        return reference.recall(c, z, log_lambda, b, initial_state, cu_seqlens)
     plan = plan_segments(z, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda.conj(), b.conj())
     state = initial_state.mT.conj_physical()
@@ -44,6 +48,9 @@ def project(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Read towards the modes, w_t = x_t y_t; arguments as in `modal_project`."""
+    if z.shape[1] == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        return reference.project(y, z, log_lambda, b, initial_state, cu_seqlens)
     plan = plan_segments(z, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda, b)
     dtype = initial_state.real.dtype
@@ -63,6 +70,11 @@ def interdomain(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Project on s, apply gram, recall on v; arguments as in `modal_interdomain`."""
+    if v.shape[1] == 1 and cu_seqlens is None:
+        # A single step has nothing to put into chunks.
+        return reference.interdomain(
+            y, s, v, log_lambda, b, gram, initial_features, initial_values, cu_seqlens
+        )
     plan = plan_segments(v, 2 * b.shape[-1], cu_seqlens)
     tables = _tables(plan, log_lambda, b)
     states = (initial_features.mT, initial_values.mT.conj_physical())
