@@ -238,9 +238,17 @@ def test_without_a_query_map_ccq_on_s4d_is_the_plain_read_to_the_bit(make):
     assert torch.equal(plain.run()[0], ccq.run()[0])
 
 
-@pytest.mark.parametrize(("write", "read"), [*PAIRS, ("kv", "softmax")])
-def test_under_autocast_states_stay_single_precision(make, write, read):
-    pair = make(write, read, tokens=9, dtype=torch.float32)
+@pytest.mark.parametrize(
+    ("write", "read", "options"),
+    [
+        *((write, read, {}) for write, read in PAIRS),
+        ("kv", "softmax", {}),
+        ("gated_deltanet", "ccq", {"statistics": "decayed", "order": 2}),
+        ("gla", "ccq", {"statistics": "written"}),
+    ],
+)
+def test_under_autocast_states_stay_single_precision(make, write, read, options):
+    pair = make(write, read, tokens=9, dtype=torch.float32, read_options=options)
     exact, _ = pair.run()
     for stream in "xqkv":
         setattr(pair, stream, getattr(pair, stream).bfloat16())

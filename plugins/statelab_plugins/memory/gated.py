@@ -11,6 +11,7 @@ from torch import Tensor
 from statelab.errors import RuleError
 from statelab.memory import Memory, Written
 from statelab_kernels.gated import gated_project, gated_recall
+from statelab_kernels.precision import compute_dtype
 
 __all__ = ["GatedMemory"]
 
@@ -88,7 +89,8 @@ class GatedMemory(Memory):
         How much has been written, in unit addresses, and has not faded; a delta rule's erasure
         takes nothing from it. The state is the slot `mass`.
         """
-        norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True)
+        dtype = compute_dtype(self.address)
+        norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True, dtype=dtype)
         written = norm if self._weight is None else norm * self._weight[..., None]
         if self.g is not None and self.g.ndim == norm.ndim:
             written = written.expand_as(self.g)

@@ -37,8 +37,8 @@ class GLA(WriteRule):
     g = logsigmoid(W2 W1 x + b) / gate_normalizer.
 
     With feature_map=hedgehog the address is phi(k), and a query comes to it through a phi of its
-    own (`lift`). The stream of features is still k: a read through features weighs keys by k . q
-    as in every memory, and needs no map for its query.
+    own (`lift`), after whatever a read rule does to it. The key for statistics and the stream of
+    features are still k: a read through features weighs keys by k . q, and needs no map of q.
 
     Source: Yang et al. 2023, arXiv:2312.06635; Hedgehog: arXiv:2402.04347.
     """
