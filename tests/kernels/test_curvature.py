@@ -272,16 +272,18 @@ def test_meta_tensors_give_shapes() -> None:
 
 
 def test_state_of_another_batch_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"initial_state must hold .*'position': \(2,\).* got .*\(3,\)"
-    ):
+    message = (
+        r"initial_state\['second'\] must have shape \[N=2, H=3, K=5, K=5\], got \[3, 3, 5, 5\]"
+    )
+    with pytest.raises(ValueError, match=message):
         call("curvature", make_inputs(SIZES[-1], num_states=3), "auto")
 
 
 def test_state_without_position_is_refused() -> None:
     x = make_inputs(SIZES[-1], num_states=2)
     state = {"second": x["second"], "first": x["first"]}
-    with pytest.raises(ValueError, match="initial_state must hold"):
+    message = "initial_state must hold first, position, second; got first, second"
+    with pytest.raises(ValueError, match=message):
         curvature(x["q"], x["k"], initial_state=state)
 
 

@@ -10,6 +10,8 @@ from statelab_kernels.backend import Backend, choose
 from statelab_kernels.chunks import sequence_bounds
 from statelab_kernels.curvature import chunked, reference
 from statelab_kernels.precision import autocast_off, compute_dtype
+from statelab_kernels.shapes import check_shapes
+from statelab_kernels.state import state_parts
 
 _CURVATURE = {"reference": reference.curvature, "chunked": chunked.curvature}
 _CCQ_QUERY = {"reference": reference.ccq_query, "chunked": chunked.ccq_query}
@@ -46,11 +48,12 @@ def curvature(
         sums in float32, or float64 for float64 inputs.
 
     Raises:
-        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
+        ValueError: If shapes, `initial_state`, `cu_seqlens` or `backend` don't fit.
 
     Source: arXiv:2606.01294, equations 7 and 8.
     """
     form = choose("curvature", backend, _CURVATURE, q.device)
+    check_shapes({"k": (k, "BTHK"), "q": (q, "BTHK")})
     second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
     with autocast_off(q.device):
         out, second, first = form(q, k, center, second, first, position, cu_seqlens)
@@ -84,11 +87,12 @@ def ccq_query(
         The queries in q's format, and the state, as `curvature`.
 
     Raises:
-        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
+        ValueError: If shapes, `initial_state`, `cu_seqlens` or `backend` don't fit.
 
     Source: arXiv:2606.01294, equation 9.
     """
     form = choose("ccq_query", backend, _CCQ_QUERY, q.device)
+    check_shapes({"k": (k, "BTHK"), "q": (q, "BTHK"), "lam": (lam, "BTH")})
     second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
     with autocast_off(q.device):
         out, second, first = form(q, k, lam, center, second, first, position, cu_seqlens)
@@ -102,18 +106,20 @@ def _entering(
     batch, num_tokens, num_heads, key_dim = k.shape
     bounds = sequence_bounds(batch, num_tokens, cu_seqlens)
     lengths = torch.tensor([end - start for start, end in pairwise(bounds)], device=k.device)
-    num_sequences = len(lengths)
-    shapes = {
-        "second": (num_sequences, num_heads, key_dim, key_dim),
-        "first": (num_sequences, num_heads, key_dim),
-        "position": (num_sequences,),
-    }
-    if state is None:
-        second, first, position = (k.new_zeros(shape) for shape in shapes.values())
-    elif {name: tuple(part.shape) for name, part in state.items()} == shapes:
-        second, first, position = (state[name] for name in shapes)
-    else:
-        given = {name: tuple(part.shape) for name, part in state.items()}
-        raise ValueError(f"initial_state must hold {shapes}, got {given}.")
-    dtype = compute_dtype(k)
-    return second.to(dtype), first.to(dtype), position.to(torch.int64), lengths
+    N, dtype = len(lengths), compute_dtype(k)
+    second, first, position = state_parts(state, "second", "first", "position")
+    if second is None or first is None or position is None:
+        second = k.new_zeros(N, num_heads, key_dim, key_dim, dtype=dtype)
+        first = k.new_zeros(N, num_heads, key_dim, dtype=dtype)
+        return second, first, torch.zeros_like(lengths), lengths
+    check_shapes(
+        {
+            "initial_state['second']": (second, "NHKK"),
+            "initial_state['first']": (first, "NHK"),
+            "initial_state['position']": (position, "N"),
+        },
+        N=N,
+        H=num_heads,
+        K=key_dim,
+    )
+    return second.to(dtype), first.to(dtype), position, lengths

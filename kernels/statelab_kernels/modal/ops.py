@@ -1,4 +1,4 @@
-"""The public ops of the modal memory: they check, choose the form, and keep autocast out."""
+"""The public ops of the modal family."""
 
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
@@ -7,6 +7,12 @@ from statelab_kernels.backend import Backend, choose
 from statelab_kernels.chunks import sequence_bounds
 from statelab_kernels.modal import chunked, reference
 from statelab_kernels.precision import autocast_off, compute_dtype
+from statelab_kernels.shapes import check_shapes
+from statelab_kernels.state import state_parts
+
+_RECALL = {"reference": reference.recall, "chunked": chunked.recall}
+_PROJECT = {"reference": reference.project, "chunked": chunked.project}
+_INTERDOMAIN = {"reference": reference.interdomain, "chunked": chunked.interdomain}
 
 
 def modal_recall(
@@ -37,16 +43,26 @@ def modal_recall(
         complex128 if z is float64.
 
     Raises:
-        ValueError: If `initial_state`, `cu_seqlens` or `backend` don't fit.
+        ValueError: If shapes, `cu_seqlens` or `backend` don't fit.
 
     Source: Gu et al. 2022, arXiv:2206.11893 (S4D), the recurrent form.
     """
-    forms = {"reference": reference.recall, "chunked": chunked.recall}
-    form = choose("modal_recall", backend, forms, z.device)
+    recall = choose("modal_recall", backend, _RECALL, z.device)
+    num_sequences = len(sequence_bounds(z.shape[0], z.shape[1], cu_seqlens)) - 1
+    check_shapes(
+        {
+            "z": (z, "BTHD"),
+            "c": (c, "HM" if c.ndim == 2 else "BTHM"),
+            "log_lambda": (log_lambda, "HM"),
+            "b": (b, "HM"),
+            "initial_state": (initial_state, "NHMD"),
+        },
+        N=num_sequences,
+    )
     dtype = compute_dtype(z).to_complex()
-    state = _entering("initial_state", initial_state, z, b, cu_seqlens)
+    state = _entering(initial_state, z, b, num_sequences)
     with autocast_off(z.device):
-        return form(c.to(dtype), z, log_lambda.to(dtype), b.to(dtype), state, cu_seqlens)
+        return recall(c.to(dtype), z, log_lambda.to(dtype), b.to(dtype), state, cu_seqlens)
 
 
 def modal_project(
@@ -77,14 +93,24 @@ def modal_project(
         complex128 if z is float64.
 
     Raises:
-        ValueError: As `modal_recall`.
+        ValueError: If shapes, `cu_seqlens` or `backend` don't fit.
     """
-    forms = {"reference": reference.project, "chunked": chunked.project}
-    form = choose("modal_project", backend, forms, z.device)
+    project = choose("modal_project", backend, _PROJECT, z.device)
+    num_sequences = len(sequence_bounds(z.shape[0], z.shape[1], cu_seqlens)) - 1
+    check_shapes(
+        {
+            "z": (z, "BTHD"),
+            "y": (y, "BTHD"),
+            "log_lambda": (log_lambda, "HM"),
+            "b": (b, "HM"),
+            "initial_state": (initial_state, "NHMD"),
+        },
+        N=num_sequences,
+    )
     dtype = compute_dtype(z).to_complex()
-    state = _entering("initial_state", initial_state, z, b, cu_seqlens)
+    state = _entering(initial_state, z, b, num_sequences)
     with autocast_off(z.device):
-        return form(y, z, log_lambda.to(dtype), b.to(dtype), state, cu_seqlens)
+        return project(y, z, log_lambda.to(dtype), b.to(dtype), state, cu_seqlens)
 
 
 def modal_interdomain(
@@ -121,39 +147,38 @@ def modal_interdomain(
         The reads in v's dtype, and the states after the last token, a dict like `initial_state`.
 
     Raises:
-        ValueError: As `modal_recall`, and if `initial_state` lacks one of the two.
+        ValueError: If shapes, `initial_state`, `cu_seqlens` or `backend` don't fit.
 
     Source: arXiv:2605.24330, equations 11 and 13.
     """
-    forms = {"reference": reference.interdomain, "chunked": chunked.interdomain}
-    form = choose("modal_interdomain", backend, forms, v.device)
+    interdomain = choose("modal_interdomain", backend, _INTERDOMAIN, v.device)
+    num_sequences = len(sequence_bounds(v.shape[0], v.shape[1], cu_seqlens)) - 1
+    features, values = state_parts(initial_state, "features", "values")
+    check_shapes(
+        {
+            "v": (v, "BTHD"),
+            "s": (s, "BTHF"),
+            "y": (y, "BTHF"),
+            "log_lambda": (log_lambda, "HM"),
+            "b": (b, "HM"),
+            "gram": (gram, "HMM"),
+            "initial_state['features']": (features, "NHMF"),
+            "initial_state['values']": (values, "NHMD"),
+        },
+        N=num_sequences,
+    )
     dtype = compute_dtype(v).to_complex()
-    initial = {"features": None, "values": None} if initial_state is None else initial_state
-    if initial.keys() != {"features", "values"}:
-        raise ValueError(
-            f"initial_state must hold 'features' and 'values', got {', '.join(sorted(initial))}."
-        )
-    features = _entering("features", initial["features"], s, b, cu_seqlens)
-    values = _entering("values", initial["values"], v, b, cu_seqlens)
+    features = _entering(features, s, b, num_sequences)
+    values = _entering(values, v, b, num_sequences)
+    memory = (log_lambda.to(dtype), b.to(dtype), gram.to(dtype))
     with autocast_off(v.device):
-        o, features, values = form(
-            y, s, v, log_lambda.to(dtype), b.to(dtype), gram.to(dtype), features, values, cu_seqlens
-        )
+        o, features, values = interdomain(y, s, v, *memory, features, values, cu_seqlens)
     return o, {"features": features, "values": values}
 
 
-def _entering(
-    name: str, state: Tensor | None, z: Tensor, b: Tensor, cu_seqlens: Tensor | None
-) -> Tensor:
+def _entering(state: Tensor | None, z: Tensor, b: Tensor, num_sequences: int) -> Tensor:
     """The states before the first token, [N, H, M, D], in the format to compute in."""
-    num_sequences = len(sequence_bounds(z.shape[0], z.shape[1], cu_seqlens)) - 1
-    shape = (num_sequences, *b.shape, z.shape[-1])
     dtype = compute_dtype(z).to_complex()
     if state is None:
-        return z.new_zeros(shape, dtype=dtype)
-    if state.shape != shape:
-        raise ValueError(
-            f"{name} must be {list(shape)} (sequences, heads, modes, values), "
-            f"got {list(state.shape)}."
-        )
+        return z.new_zeros(num_sequences, *b.shape, z.shape[-1], dtype=dtype)
     return state.to(dtype)
