@@ -192,6 +192,7 @@ def test_decayed_statistics_behind_a_feature_map_are_refused(make):
         ({"lambda_init": 0.0}, "lambda_init must be > 0 and < 1, got 0.0"),
         ({"lambda_init": 1.0}, "lambda_init must be > 0 and < 1, got 1.0"),
         ({"lambda_scale": -1.0}, "lambda_scale must be >= 0, got -1.0"),
+        ({"order": 3}, "order must be >= 1 and <= 2, got 3"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

@@ -40,7 +40,9 @@ class CCQConfig(Section):
         "cumulative",
         "which keys count: all alike, as they fade in the memory, or by their write weight",
     )
-    order: Literal[1, 2] = option(1, "terms of the series of (1 + lambda Sigma)^-1")
+    order: int = option(
+        1, "powers of Sigma in the series of (1 + lambda Sigma)^-1", at_least=1, at_most=2
+    )
     normalize_query: bool = option(False, "read with q / |q|, as the paper does")
 
 
