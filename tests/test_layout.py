@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("lightning", "mlflow", "optuna", "triton", "transformers", "datasets", "fla")
+HEAVY = ("torch", "lightning", "mlflow", "optuna", "triton", "transformers", "datasets", "fla")
 
-# Runs one command, then prints the heavy packages that were imported for it.
+# Runs one command, then prints the packages that were imported for it.
 PROBE = """
 import sys
 from contextlib import suppress
@@ -20,9 +20,8 @@ if len(sys.argv) > 1:
         main(sys.argv[1:])
 else:
     import statelab
-heavy = {each.partition(".")[0] for each in sys.modules}
-print(*sorted(heavy & {"torch", %s}), file=sys.stderr)
-""" % ", ".join(repr(name) for name in HEAVY)
+print(*{each.partition(".")[0] for each in sys.modules}, file=sys.stderr)
+"""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -38,8 +37,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def imported_by(*arguments: str) -> list[str]:
-    return run("-c", PROBE, *arguments).stderr.splitlines()[-1].split()
+def heavy_imports(*arguments: str) -> list[str]:
+    packages = run("-c", PROBE, *arguments).stderr.splitlines()[-1].split()
+    return [name for name in HEAVY if name in packages]
 
 
 @pytest.mark.parametrize("folder", ["platform", "plugins", "kernels", "mlflow", "experiments"])
@@ -54,13 +54,6 @@ def test_no_folder_of_tests_is_a_package_or_named_as_a_standard_module():
     assert not folders & sys.stdlib_module_names
 
 
-def test_the_real_platform_and_mlflow_are_imported_from_the_root():
-    out = run("-c", "import mlflow, platform; print(platform.system()); print(mlflow.__version__)")
-    system, version = out.stdout.split()
-    assert system == __import__("platform").system()
-    assert version[0].isdigit()
-
-
 def test_imports_go_one_way():
     # Unlike the script beside the interpreter, this is found wherever the package is.
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
@@ -72,10 +65,10 @@ def test_imports_go_one_way():
 
 @pytest.mark.parametrize("command", [(), ("--help",), ("rules",), ("rules", "--json")])
 def test_start_up_imports_nothing_heavy(command):
-    assert imported_by(*command) == []
+    assert heavy_imports(*command) == []
 
 
 @pytest.mark.parametrize("command", ["keys", "show", "describe"])
 def test_looking_at_a_configuration_imports_torch_and_nothing_heavier(command):
     arguments = () if command == "keys" else ("experiment=mqar",)
-    assert imported_by(command, *arguments) == ["torch"]
+    assert heavy_imports(command, *arguments) == ["torch"]

@@ -41,7 +41,9 @@ class MixerConfig(Section):
     conv: int = option(
         0, "width of the causal depthwise convolution, tokens; 0 is none", at_least=0
     )
-    conv_streams: tuple[str, ...] = option(("q", "k", "v"), "streams that pass the convolution")
+    conv_streams: tuple[Literal["q", "k", "v"], ...] = option(
+        ("q", "k", "v"), "streams that pass the convolution"
+    )
     activation: Literal["none", "silu"] = option(
         "none", "on q and k, and on v where v passes the convolution"
     )

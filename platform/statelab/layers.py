@@ -16,7 +16,7 @@ from statelab.errors import ConfigError, near_miss
 if TYPE_CHECKING:
     from statelab.config import ModelConfig
 
-__all__ = ["Layer", "layer_list", "num_layers"]
+__all__ = ["Layer", "layer_list", "parse_layers"]
 
 _OPTIONS = {"memory": (), "attention": ("window",), "conv": ("width",)}
 
@@ -34,24 +34,18 @@ class Layer:
     size: int | None = None
 
 
-def num_layers(model: ModelConfig) -> int:
-    """How many layers the configuration means."""
-    if model.layers is None:
-        return model.num_layers or 4
-    return model.num_layers or len(parse_layers(model.layers))
-
-
 def layer_list(model: ModelConfig) -> list[Layer]:
     """The layers of a model, from first to last.
 
-    A pattern that is shorter than `model.num_layers` is repeated.
+    A pattern that is shorter than `model.num_layers` is repeated; without a pattern all are
+    memories, 4 if nobody says how many.
 
     Raises:
         ConfigError: If the pattern can't be read, or its length doesn't divide the number of
             layers.
     """
-    total = num_layers(model)
-    pattern = parse_layers(model.layers) if model.layers is not None else [Layer("memory")]
+    pattern = parse_layers(model.layers or "memory")
+    total = model.num_layers or (4 if model.layers is None else len(pattern))
     if total % len(pattern):
         raise ConfigError(
             f"model.num_layers={total} is no multiple of the {len(pattern)} layers of "

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 import yaml
@@ -28,8 +29,8 @@ from statelab.config import (
 )
 from statelab.errors import ConfigError, RuleError, near_miss
 from statelab.experiment import find_experiment
-from statelab.layers import num_layers
-from statelab.options import keys_of
+from statelab.layers import layer_list
+from statelab.options import RangeError, keys_of, type_name
 from statelab.pairs import check_pair
 from statelab.registries import data_modules, read_rules, write_rules
 from statelab.registry import Plugin, Registry
@@ -94,7 +95,7 @@ def resolve(
         values.update(flatten(experiment), "run")
     elif arm is not None:
         raise ConfigError(f"arm={arm} needs an experiment: experiment=NAME.")
-    if given.get("smoke") in ("true", "True", "1"):
+    if "smoke" in given and _convert("smoke", given["smoke"], bool):
         layers = "model.layers" in values.values.keys() | given.keys()
         values.update(smoke_values(values.names | _names(given), layers=layers), "smoke")
     values.update(given, "command line")
@@ -112,7 +113,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in nested.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and (value or key in ("write", "read")):
+        if isinstance(value, Mapping):
             flat |= flatten(value, f"{key}.")
         else:
             flat[_spell_out(key)] = value
@@ -271,11 +272,13 @@ def _apply_preset(values: _Values, write: Plugin[Any], read: Plugin[Any]) -> Non
 
 def _derive(values: _Values, model: ModelConfig, data: DataConfig) -> ModelConfig:
     """Fill in what follows from other keys, so that a saved configuration stands alone."""
-    derived: dict[str, Any] = {"num_layers": num_layers(model)}
+    derived: dict[str, Any] = {"num_layers": len(layer_list(model))}
     if model.head_dim is None:
         if model.d_model % model.num_heads:
             fits = [n for n in range(1, model.d_model + 1) if model.d_model % n == 0]
-            near = sorted(sorted(fits, key=lambda n: abs(n - model.num_heads))[:2])
+            fewer = [n for n in fits if n < model.num_heads]
+            more = [n for n in fits if n > model.num_heads]
+            near = fewer[-1:] + more[:1]
             raise ConfigError(
                 f"model.num_heads={model.num_heads} must divide model.d_model={model.d_model}; "
                 f"try {' or '.join(str(n) for n in near)}, or say model.head_dim."
@@ -293,14 +296,14 @@ def _derive(values: _Values, model: ModelConfig, data: DataConfig) -> ModelConfi
             f"model.vocab_size={model.vocab_size} is less than the data's {vocabulary} tokens; "
             "leave it out, or raise it."
         )
-    for name, value in derived.items():
+    for name in derived:
         if getattr(model, name) is None:
             values.origins[f"model.{name}"] = "derived"
     return dataclasses.replace(model, **derived)
 
 
 def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
-    """Build one dataclass from the values under a prefix, by OmegaConf's structured merge.
+    """Build one dataclass from the values under a prefix.
 
     Args:
         values: All values.
@@ -309,53 +312,68 @@ def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
         ready: Fields that are built already.
     """
     hints = typing.get_type_hints(cls)
-    given: dict[str, Any] = {}
+    fields = dict(ready)
     for each in dataclasses.fields(cls):
-        key = prefix + each.name
+        key, hint = prefix + each.name, hints[each.name]
         if each.name in ready:
             continue
         if key in values.values:
-            given[each.name] = _typed(key, values.values[key], hints[each.name])
-        elif typing.get_origin(hints[each.name]) is dict:
+            fields[each.name] = _convert(key, values.values[key], hint)
+        elif typing.get_origin(hint) is dict:
             entries = {k: v for k, v in values.values.items() if k.startswith(f"{key}.")}
-            given[each.name] = {k.removeprefix(f"{key}."): str(v) for k, v in entries.items()}
-    nodes = {name: OmegaConf.structured(each) for name, each in ready.items()}
+            fields[each.name] = {k.removeprefix(f"{key}."): str(v) for k, v in entries.items()}
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{key} is required: say {key}=VALUE.")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), given, nodes))
-    except OmegaConfBaseException as error:
-        name = str(error.full_key).partition(".")[0].partition("[")[0]
-        if name not in given:
-            raise ConfigError(f"{prefix}{name} is required: say {prefix}{name}=VALUE.") from error
-        wanted = next(key.type for key in keys_of(cls) if key.name == name)
-        raise ConfigError(
-            f"{prefix}{name} must be {wanted}, got {values.values[prefix + name]!r}."
-        ) from error
-    except ConfigError as error:
+        return cls(**fields)
+    except RangeError as error:
         raise ConfigError(f"{prefix}{error}") from error
 
 
-def _typed(key: str, value: Any, hint: Any) -> Any:
-    """A value from the command line as its key's type reads it; others as they are.
-
-    Text is taken verbatim where the type is `str` or a set of words, and is YAML elsewhere.
-    """
-    kinds = set(typing.get_args(hint)) or {hint}
-    nullable = type(None) in kinds
-    if not isinstance(value, _Text):
-        return str(value) if kinds <= {str, type(None)} and value is not None else value
-    if nullable and value in ("null", "none", "None", ""):
-        return None
-    words = typing.get_origin(hint) is typing.Literal
-    if words or kinds <= {str, type(None)}:
-        # A dollar sign means nothing here, but OmegaConf would look for a reference.
-        return str(value).replace("${", "\\${")
+def _convert(key: str, value: Any, hint: Any) -> Any:
+    """A value as its key's type wants it, by OmegaConf's structured merge."""
+    given = _typed(key, value, hint) if isinstance(value, _Text) else value
+    if given is not None and _kinds(hint) <= {str, type(None)}:
+        given = str(given)
     try:
-        parsed = yaml.safe_load(value)
+        box = OmegaConf.merge(OmegaConf.structured(_box(hint)), {"value": _literal(given)})
+        return OmegaConf.to_object(box).value  # type: ignore[union-attr]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key} must be {type_name(hint)}, got {value!r}.") from error
+
+
+def _typed(key: str, text: str, hint: Any) -> Any:
+    """What a text of the command line says: verbatim where the type is `str`, YAML elsewhere."""
+    kinds = _kinds(hint)
+    if type(None) in kinds and text in ("null", "none", "None", ""):
+        return None
+    if typing.get_origin(hint) is typing.Literal:
+        return next((word for word in kinds if str(word) == text), str(text))
+    if kinds <= {str, type(None)}:
+        return str(text)
+    try:
+        parsed = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{key}={value} can't be read: it is no YAML value.") from error
-    if typing.get_origin(hint) in (tuple, list) and not isinstance(parsed, list):
-        return [part.strip() for part in str(value).split(",")]
+        raise ConfigError(f"{key}={text} can't be read: it is no YAML value.") from error
+    if typing.get_origin(hint) is tuple and not isinstance(parsed, list):
+        return [part.strip() for part in text.split(",")]
     return parsed
+
+
+def _kinds(hint: Any) -> set[Any]:
+    return set(typing.get_args(hint)) or {hint}
+
+
+@functools.cache
+def _box(hint: Any) -> type:
+    return dataclasses.make_dataclass("Box", [("value", hint)])
+
+
+def _literal(value: Any) -> Any:
+    """A value in which OmegaConf sees no reference: a dollar sign means nothing here."""
+    if isinstance(value, str):
+        return value.replace("${", "\\${")
+    return [_literal(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _plain(value: Any) -> Any:

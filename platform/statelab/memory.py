@@ -74,7 +74,7 @@ class Memory(ABC):
         return self.write(self.values).recall(c)
 
     def reread(self, y: Tensor, features: Written) -> Tensor:
-        """project y through `features`, then recall the values at that address.
+        """Project y through `features`, then recall the values at that address.
 
         A memory whose kernels do both in one pass overrides this.
         """

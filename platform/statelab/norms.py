@@ -9,7 +9,7 @@ __all__ = ["l2_normalize"]
 
 
 def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x / sqrt(|x|^2 + eps) over the last axis, in at least fp32; the dtype stays.
+    """Divide x by sqrt(|x|^2 + eps) over the last axis, in at least fp32; the dtype stays.
 
     eps stands inside the root, as in the field's kernels, so that the gradient at 0 is finite.
     """

@@ -19,7 +19,7 @@ from typing import Any
 
 from statelab.errors import ConfigError
 
-__all__ = ["Key", "Section", "keys_of", "option"]
+__all__ = ["Key", "RangeError", "Section", "keys_of", "option", "type_name"]
 
 
 def option(
@@ -51,11 +51,15 @@ def option(
     )
 
 
+class RangeError(ConfigError):
+    """An option outside its range; the message begins with the field's bare name."""
+
+
 class Section:
     """A dataclass that checks the ranges of its options; `None` is never out of range.
 
     Raises:
-        ConfigError: If a value lies outside its range.
+        RangeError: If a value lies outside its range.
     """
 
     __slots__ = ()
@@ -67,7 +71,7 @@ class Section:
                 if number is None or not bounds:
                     continue
                 if not all(_HOLDS[sign](number, bound) for sign, bound in bounds.items()):
-                    raise ConfigError(f"{each.name} must be {_range(bounds)}, got {number!r}.")
+                    raise RangeError(f"{each.name} must be {_range(bounds)}, got {number!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +106,28 @@ def keys_of(section: type, prefix: str = "") -> list[Key]:
         keys.append(
             Key(
                 name=prefix + each.name,
-                type=_type_name(hint),
+                type=type_name(hint),
                 default="required" if default is MISSING else _plain(default),
                 range=_range(each.metadata.get("bounds", {})),
                 doc=each.metadata.get("doc", ""),
             )
         )
     return keys
+
+
+def type_name(hint: Any) -> str:
+    """A type as a user would say it: `int`, `cosine | wsd`, `int | null`."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return " | ".join(str(each) for each in typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(type_name(each) for each in typing.get_args(hint))
+    if origin in (tuple, list):
+        parts = [each for each in typing.get_args(hint) if each is not Ellipsis]
+        return f"[{', '.join(type_name(each) for each in parts)}]"
+    if origin is dict:
+        return "{key: value}"
+    return "null" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
 _HOLDS = {
@@ -131,18 +150,3 @@ def _plain(default: object) -> str:
     if isinstance(default, (tuple, list)):
         return "[" + ", ".join(str(each) for each in default) + "]"
     return str(default)
-
-
-def _type_name(hint: Any) -> str:
-    """A type as a user would say it: `int`, `cosine | wsd`, `int | null`."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return " | ".join(str(each) for each in typing.get_args(hint))
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(_type_name(each) for each in typing.get_args(hint))
-    if origin in (tuple, list):
-        first = typing.get_args(hint)[0]
-        return f"[{_type_name(first)}]"
-    if origin is dict:
-        return "{key: value}"
-    return "null" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -92,8 +92,8 @@ class WriteRule(Rule):
     Attributes:
         provides: Capabilities, matched against `ReadRule.requires`. "linear": recall and project
             exist. "features": a stream of keys can be written. "bounded": the memory's size
-            doesn't grow with the number of tokens. "gated": the address is the key, with weights and
-            decays of its own (`GatedMemory`). "cache": keys and values of all tokens.
+            doesn't grow with the number of tokens. "gated": the address is the key, with weights
+            and decays of its own (`GatedMemory`). "cache": keys and values of all tokens.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"linear", "features"})

@@ -104,6 +104,8 @@ def quiet_lightning() -> None:
         "You are using a CUDA device",
         "The number of training batches .* is smaller than the logging interval",
         "Checkpoint directory .* exists and is not empty",
+        # Lightning 2.6 asks torch 2.13 in a way that torch has deprecated.
+        ".*isinstance.treespec, LeafSpec.",
     ):
         warnings.filterwarnings("ignore", message=message)
 

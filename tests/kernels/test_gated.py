@@ -15,12 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from statelab_kernels import gated_project, gated_recall
 from statelab_kernels.backend import choose
 from statelab_kernels.chunks import sequence_bounds
+from statelab_kernels.gated import chunked
 from statelab_kernels.shapes import check_shapes
 
-# Largest error relative to the largest number; in brackets what was measured.
+# Largest error relative to the largest number; measured: 3e-15 and 6e-7.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-# Root mean square of the error relative to that of the tensor, bf16 inputs: (reads and state,
-# gradients, gradients of g and beta).
+# RMS error relative to the RMS of the tensor, for bf16 inputs: reads and state, gradients, gradients
+# of g and beta. Measured: 0.0017, 0.0024, 0.0028, the rounding of the results.
 BF16_TOLERANCE = {
     "gla": (0.005, 0.005, 0.02),
     "deltanet": (0.006, 0.008, 0.02),
@@ -137,7 +138,7 @@ def test_wide_keys_and_one_head_are_right(op: str, decay: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_many_segments_and_documents_are_right(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Three chunks a segment: segments cut waves, and documents end in the middle of segments.
-    monkeypatch.setattr("statelab_kernels.gated.chunked._SEGMENT_NUMEL", 3 * 2 * 64 * 7)
+    monkeypatch.setitem(chunked._SEGMENT_NUMEL, "cpu", 3 * 2 * 64 * 7)
     bounds = torch.tensor([0, 130, 130, 131, 400, 464, 500, 501, 502, 640])
     inputs = make_inputs(op, B=1, T=640, num_states=9)
     want = run(op, inputs, cu_seqlens=bounds, backend="reference")

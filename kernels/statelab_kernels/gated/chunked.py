@@ -15,8 +15,9 @@ from statelab_kernels.gated import reference
 from statelab_kernels.gated.memory import Gradients, Memory
 from statelab_kernels.precision import autocast_off, compute_dtype
 
-# Numbers in one tensor of a segment, about what a core's cache holds.
-_SEGMENT_NUMEL = 1 << 18
+_CHUNK_SIZE = 64
+# Numbers in one tensor of a segment: what the cache holds, or what keeps a device busy.
+_SEGMENT_NUMEL = {"cpu": 1 << 18, "accelerator": 1 << 24}
 
 
 def recall(
@@ -60,9 +61,15 @@ def _read(
         # Decoding: a single step has nothing to put into chunks.
         step = reference.recall if read == "recall" else reference.project
         return step(x, k, s, g, beta, initial_state, cu_seqlens)
-    width = num_heads * 64 * max(key_dim, s.shape[-1])
+    numel = _SEGMENT_NUMEL["cpu" if k.device.type == "cpu" else "accelerator"]
+    chunk_numel = num_heads * _CHUNK_SIZE * max(key_dim, s.shape[-1])
     plan = plan_chunks(
-        batch, num_tokens, cu_seqlens, device=k.device, max_chunks=max(1, _SEGMENT_NUMEL // width)
+        batch,
+        num_tokens,
+        cu_seqlens,
+        device=k.device,
+        chunk_size=_CHUNK_SIZE,
+        max_chunks=max(1, numel // chunk_numel),
     )
     if initial_state is None:
         shape = (plan.num_sequences, num_heads, key_dim, s.shape[-1])
