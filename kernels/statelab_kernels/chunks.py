@@ -190,9 +190,11 @@ def _segment(
         else:
             waves.append(slice(row, row + 1))
 
-    _, starts, lengths = zip(*chunks, strict=True)
-    offsets = torch.arange(chunk_size)
-    index = torch.tensor(starts)[:, None] + offsets
-    real = offsets < torch.tensor(lengths)[:, None]  # [P, C]
-    places = None if real.all() else real.flatten().nonzero()[:, 0].to(device)
-    return Segment(tuple(waves), lengths, chunk_size, index[real].to(device), places)
+    lengths = tuple(length for _, _, length in chunks)
+    tokens = [torch.arange(start, start + length) for _, start, length in chunks]
+    places = None
+    if min(lengths) < chunk_size:
+        first = range(0, len(chunks) * chunk_size, chunk_size)
+        spans = zip(first, lengths, strict=True)
+        places = torch.cat([torch.arange(i, i + length) for i, length in spans]).to(device)
+    return Segment(tuple(waves), lengths, chunk_size, torch.cat(tokens).to(device), places)

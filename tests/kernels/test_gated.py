@@ -20,8 +20,8 @@ from statelab_kernels.shapes import check_shapes
 
 # Largest error relative to the largest number; measured: 3e-15 and 6e-7.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-# RMS error relative to the RMS of the tensor, for bf16 inputs: reads and state, gradients, gradients
-# of g and beta. Measured: 0.0017, 0.0024, 0.0028, the rounding of the results.
+# RMS error relative to the RMS of the tensor, for bf16 inputs: reads and state, gradients, and
+# gradients of g and beta. Measured: 0.0017, 0.0024, 0.0028, the rounding of the results.
 BF16_TOLERANCE = {
     "gla": (0.005, 0.005, 0.02),
     "deltanet": (0.006, 0.008, 0.02),
