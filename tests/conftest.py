@@ -11,7 +11,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
+from statelab.build import build_model
 from statelab.config import Config
+from statelab.decoder import Decoder
 from statelab.loading import load_config
 
 torch.set_num_threads(1)
@@ -57,6 +59,22 @@ def toy() -> Callable[..., list[str]]:
 def toy_config(toy: Callable[..., list[str]]) -> Callable[..., Config]:
     """The configuration of such a run."""
     return lambda *overrides: load_config(None, toy(*overrides))
+
+
+@pytest.fixture
+def stirred() -> Callable[[Config], Decoder]:
+    """Build a model in float64 and move it off its start, where some parameters are 0."""
+
+    def build(config: Config) -> Decoder:
+        model = build_model(config).double()
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+                parameter.add_(0.1 * noise)
+        return model
+
+    return build
 
 
 @pytest.fixture

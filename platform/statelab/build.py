@@ -17,9 +17,9 @@ def build_model(config: Config, device: torch.device | str | None = None) -> Dec
         config: As `load_config` gives it.
         device: Where to build it; "meta" gives shapes without memory. None is torch's default.
     """
-    with torch.device(device or torch.get_default_device()):
+    # Torch's own layers draw when they are made, before they are reset.
+    with torch.device(device or torch.get_default_device()), torch.random.fork_rng(devices=[]):
         model = Decoder(config.model, max_len=config.data.seq_len)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            model.reset_parameters()
+        torch.manual_seed(config.seed)
+        model.reset_parameters()
     return model

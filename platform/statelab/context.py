@@ -50,6 +50,8 @@ class Context:
         cu_seqlens: Tensor | None = None,
         backend: str = "auto",
     ) -> None:
+        if cu_seqlens is not None:
+            _check_bounds(cu_seqlens, batch, length)
         sequences = batch if cu_seqlens is None else len(cu_seqlens) - 1
         self._incoming = state
         self._prefix = ""
@@ -143,3 +145,15 @@ class Context:
                 f"It has: {', '.join(sorted(self._incoming)) or 'nothing'}."
             )
         return self._incoming[name]
+
+
+def _check_bounds(bounds: Tensor, batch: int, length: int) -> None:
+    fits = batch == 1 and bounds.ndim == 1 and len(bounds) > 1
+    # On an accelerator, reading the numbers would wait for the device.
+    if fits and bounds.device.type == "cpu":
+        fits = bool(bounds[0] == 0 and bounds[-1] == length and (bounds.diff() >= 0).all())
+    if not fits:
+        raise RuleError(
+            f"cu_seqlens must rise from 0 to the row's {length} tokens, and there must be one "
+            f"row; got {bounds.tolist()} and {batch} rows."
+        )

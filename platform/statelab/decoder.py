@@ -100,8 +100,8 @@ class Decoder(nn.Module):
         return self.norm(x), context.outgoing
 
     def _check(self, tokens: Tensor) -> None:
-        if tokens.ndim != 2 or tokens.shape[1] == 0:
-            raise DataError(f"tokens must be [B, T] with T >= 1, got {list(tokens.shape)}.")
+        if tokens.ndim != 2 or tokens.numel() == 0:
+            raise DataError(f"tokens must be [B, T] with B, T >= 1, got {list(tokens.shape)}.")
         # On an accelerator the check would wait for the device at every step; its own kernels
         # stop at an index outside the table there.
         if tokens.device.type == "cpu":
