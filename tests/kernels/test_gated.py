@@ -4,6 +4,8 @@ import itertools
 import logging
 import math
 import re
+import subprocess
+import sys
 import zlib
 
 import pytest
@@ -356,6 +358,27 @@ def test_shapes_and_flops_are_known_without_data() -> None:
         read, state = gated_recall(q, q, meta(2, 100, 3, 5), g=q, beta=beta)
     assert (read.shape, state.shape) == ((2, 100, 3, 5), (2, 3, 8, 5))
     assert flops.get_total_flops() > 0
+
+
+def test_a_call_compiles_into_one_graph() -> None:
+    # In a process of its own: Dynamo can't trace the shape checks that pytest adds.
+    script = """
+import torch
+from statelab_kernels import gated_recall
+
+def read(q, g):
+    return gated_recall(q.sin(), q, q, g=g)[0].cos()
+
+q, g = torch.randn(2, 100, 1, 4), -torch.rand(2, 100, 1, 4)
+compiled = torch.compile(read, backend="aot_eager", fullgraph=True)
+gradients = []
+for function in (read, compiled):
+    x = q.clone().requires_grad_()
+    function(x, g).sum().backward()
+    gradients.append(x.grad)
+torch.testing.assert_close(*gradients)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_auto_says_once_what_it_runs(caplog: pytest.LogCaptureFixture) -> None:
