@@ -367,7 +367,7 @@ import torch
 from statelab_kernels import gated_recall
 
 def read(q, g):
-    return gated_recall(q.sin(), q, q, g=g)[0].cos()
+    return gated_recall(q.sin(), q, q.exp(), g=g)[0].cos()
 
 q, g = torch.randn(2, 100, 1, 4), -torch.rand(2, 100, 1, 4)
 compiled = torch.compile(read, backend="aot_eager", fullgraph=True)
