@@ -103,7 +103,8 @@ def quiet_lightning() -> None:
         "The '.*_dataloader' does not have many workers",
         "You are using a CUDA device",
         "The number of training batches .* is smaller than the logging interval",
-        "Checkpoint directory .* exists and is not empty",
+        # Of these it means a metrics.csv, and a new run's folder has none.
+        "Experiment logs directory .* exists and is not empty",
         # Lightning 2.6 asks torch 2.13 in a way that torch has deprecated.
         ".*isinstance.treespec, LeafSpec.",
     ):
