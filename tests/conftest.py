@@ -41,7 +41,7 @@ TOY = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy() -> Callable[..., list[str]]:
     """The `key=value` arguments of a run that takes a second, changed by further ones."""
 
@@ -50,18 +50,21 @@ def toy() -> Callable[..., list[str]]:
         values = TOY | given
         if values["write"] == "s4d":
             values.setdefault("write.num_modes", "4")
+        if values["data.name"] != "mqar":
+            own = ("data.vocab_size", "data.num_pairs", "data.num_train", "data.num_val")
+            values = {key: value for key, value in values.items() if key not in own}
         return [f"{key}={value}" for key, value in values.items()]
 
     return arguments
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy_config(toy: Callable[..., list[str]]) -> Callable[..., Config]:
     """The configuration of such a run."""
     return lambda *overrides: load_config(None, toy(*overrides))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stirred() -> Callable[[Config], Decoder]:
     """Build a model in float64 and move it off its start, where some parameters are 0."""
 

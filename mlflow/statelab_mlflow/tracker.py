@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from statelab.config import Config, TrackingConfig
-from statelab.errors import RunError
 from statelab.registries import trackers
-from statelab.tracking import Tracker
+from statelab.tracking import Tracker, make_folder
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.server import serve
 from statelab_mlflow.store import connect, experiment_id, is_absent, is_server, reaching, store_uri
@@ -38,13 +37,7 @@ class MLflowTracker(Tracker):
         from mlflow.entities import Param, RunTag
 
         experiment = Path(config.run_dir).resolve() / config.experiment
-        try:
-            experiment.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(
-                f"run_dir={config.run_dir} can't be written: {error.strerror} "
-                f"({error.filename}). Choose another with run_dir=FOLDER."
-            ) from error
+        make_folder(experiment, config.run_dir)
         uri = store_uri(config.tracking.uri, Path(config.run_dir))
         client = connect(uri)
         with reaching(uri):

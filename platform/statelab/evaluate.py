@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from statelab.data.lightning_data import build_data
-from statelab.errors import ConfigError, RunError
+from statelab.errors import ConfigError, RunError, StatelabError
 from statelab.language_model import LanguageModel
 from statelab.loading import load_config, to_dict
 from statelab.runs import StoredRun
 from statelab.train import Result, make_trainer, quiet_lightning
 
 __all__ = ["evaluate", "load_checkpoint"]
+
+_UNREADABLE = (RuntimeError, EOFError, OSError, KeyError, TypeError, ValueError, UnpicklingError)
 
 
 def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[str] = ()) -> Result:
@@ -55,7 +58,7 @@ def load_checkpoint(file: Path) -> LanguageModel:
     """
     try:
         model: Any = LanguageModel.load_from_checkpoint(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
+    except (*_UNREADABLE, StatelabError) as error:
         raise RunError(
             f"checkpoint {file} can't be read: it is truncated, or not statelab's "
             f"({type(error).__name__}). Use another one of the run."

@@ -33,6 +33,7 @@ class LanguageModel(L.LightningModule):
         self.save_hyperparameters({"config": to_dict(self.config)})
         self.model: Decoder | None = None
         self.metrics: LanguageMetrics | None = None
+        self._losses: list[Tensor] = []
 
     def configure_model(self) -> None:
         """Build the decoder; does nothing if it is there."""
@@ -56,10 +57,11 @@ class LanguageModel(L.LightningModule):
         return out
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        """The mean loss of a batch."""
+        """The mean loss of a batch; what is logged is the mean over the batches of a step."""
         logits, labels = self._predictions(batch)
         loss = token_loss(logits, labels)
-        self.log("train/loss", loss, prog_bar=True, logger=False)
+        self._losses.append(loss.detach())
+        self.log("train/loss", torch.stack(self._losses).mean(), prog_bar=True, logger=False)
         return loss
 
     def configure_gradient_clipping(
@@ -68,7 +70,8 @@ class LanguageModel(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip to `optim.grad_clip`, and log the norm before clipping."""
+        """Clip to `optim.grad_clip`, and log the norm before clipping; once a step."""
+        self._losses.clear()
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.config.optim.grad_clip or float("inf")
         )

@@ -17,7 +17,7 @@ from statelab.context import Context
 from statelab.conv import ShortConv
 from statelab.errors import ConfigError
 from statelab.initialise import reset_linear, reset_residual
-from statelab.norms import l2_normalize
+from statelab.norms import RMSNorm, l2_normalize
 from statelab.registries import read_rules, write_rules
 from statelab.rope import rope
 from statelab.rules import MixerDims
@@ -81,7 +81,7 @@ class Mixer(nn.Module):
             {s: ShortConv(n, mixer.conv) for s, n in widths.items() if self._convolves(s)}
         )
         norm, gate = mixer.output_norm != "none", mixer.output_gate != "none"
-        self.norm = nn.RMSNorm(self.write.out_dim, eps=1e-5) if norm else None
+        self.norm = RMSNorm(self.write.out_dim, eps=1e-5) if norm else None
         self.gate_proj = nn.Linear(d, out, bias=False) if gate else None
         self.o_proj = nn.Linear(out, d, bias=False)
 

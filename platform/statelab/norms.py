@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-__all__ = ["l2_normalize"]
+__all__ = ["RMSNorm", "l2_normalize"]
+
+
+class RMSNorm(nn.RMSNorm):
+    """Torch's, with the weight in the input's dtype.
+
+    Under autocast the two may differ, and torch then leaves its fused form, with a warning.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x over the last axis."""
+        assert self.weight is not None
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:

@@ -31,8 +31,9 @@ class StoredRun:
     def config(self) -> Config:
         """The configuration it was trained with."""
         try:
-            values: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text())
-        except (OSError, yaml.YAMLError) as error:
+            text = (self.folder / "config.yaml").read_text(encoding="utf-8")
+            values: dict[str, Any] = dict(yaml.safe_load(text))
+        except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
             raise RunError(f"run {self.id}: {self.folder}/config.yaml can't be read.") from error
         return load_config(values)
 

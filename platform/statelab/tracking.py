@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from statelab.errors import RunError
 from statelab.registries import trackers
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from statelab.config import Config
 
-__all__ = ["LocalRun", "Run", "Status", "Tracker", "tracker"]
+__all__ = ["LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -96,7 +97,7 @@ class LocalRun(Run):
         """Make the folder of a new run."""
         run_id = uuid.uuid4().hex
         folder = Path(config.run_dir).resolve() / config.experiment / run_id
-        folder.mkdir(parents=True)
+        make_folder(folder, config.run_dir)
         return cls(run_id, folder)
 
     @property
@@ -114,6 +115,21 @@ class LocalRun(Run):
     def finish(self, status: Status, reason: str | None = None) -> None:
         """Write the end beside the metrics."""
         (self.folder / "status").write_text(f"{status} {reason or ''}".strip() + "\n")
+
+
+def make_folder(folder: Path, run_dir: str) -> None:
+    """Make a folder inside `run_dir`, if it isn't there.
+
+    Raises:
+        RunError: If it can't be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"run_dir={run_dir} can't be written: {error.strerror} ({error.filename}). "
+            "Choose another with run_dir=FOLDER."
+        ) from error
 
 
 def tracker() -> Tracker:

@@ -173,7 +173,9 @@ def _fit(
         tokens_per_step=config.data.batch_size * config.data.seq_len * accumulate * processes,
         flops_per_token=sizes.flops_per_token,
     )
-    checkpoints = Checkpoints(run.folder / "checkpoints", every=config.trainer.checkpoint_every)
+    checkpoints = Checkpoints(
+        run.folder / "checkpoints", every=config.trainer.checkpoint_every, val_every=val_every
+    )
     bar = [ProgressBar(pair_name(config), history)] if progress else []
     trainer = make_trainer(
         config,

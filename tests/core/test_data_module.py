@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,12 +34,9 @@ def data_of(config: MQARConfig = CONFIG, *, batches_finished: int = 0) -> Lightn
 def train(data: LightningData, num: int) -> list[Batch]:
     """The next batches, over as many epochs as they take, as the trainer asks for them."""
     batches: list[Batch] = []
-    while len(batches) < num:
-        for batch in data.train_dataloader():
-            batches.append(batch)
-            data.advance()
-            if len(batches) == num:
-                break
+    for batch in islice(data.train_dataloader(), num):
+        batches.append(batch)
+        data.advance()
     return batches
 
 
@@ -68,7 +65,6 @@ def numbers_of(num: int, batch_size: int, rank: int, world: int) -> list[list[in
     loader = EpochLoader(
         Numbers(num),
         order=lambda epoch: permutation(num, seed=0, epoch=epoch),
-        position=lambda: 0,
         batch_size=batch_size,
         rank=rank,
         world=world,
@@ -138,9 +134,7 @@ def test_the_rank_comes_from_the_trainer() -> None:
     for rank in (0, 1):
         data = data_of()
         data.trainer = trainer_of(rank, 2)
-        loader = data.train_dataloader()
-        assert len(loader) == 4
-        firsts.append(next(iter(loader))["tokens"])
+        firsts.append(next(iter(data.train_dataloader()))["tokens"])
     merged = torch.stack(firsts, dim=1).flatten(0, 1)
     alone = next(iter(data_of(replace(CONFIG, batch_size=16)).train_dataloader()))["tokens"]
     assert torch.equal(merged, alone)
@@ -170,10 +164,11 @@ def test_workers_continue_with_the_next_batch_too() -> None:
     assert_equal(train(data_of(config, batches_finished=EPOCH + 2), 3), unbroken[EPOCH + 2 :])
 
 
-def test_the_length_is_the_whole_epochs_wherever_the_run_stands() -> None:
-    loader = data_of(batches_finished=EPOCH + 5).train_dataloader()
-    assert len(loader) == EPOCH
-    assert len(list(loader)) == 3
+def test_training_goes_on_over_the_end_of_an_epoch_and_validation_ends() -> None:
+    sizes = [len(batch["tokens"]) for batch in train(data_of(), 2 * EPOCH)]
+    assert sizes == [*[8] * 7, 4] * 2
+    assert not hasattr(data_of().train_dataloader(), "__len__")
+    assert len(data_of().val_dataloader()) == len(list(data_of().val_dataloader())) == 3
 
 
 def test_validation_in_between_changes_nothing() -> None:

@@ -12,6 +12,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
+from statelab.errors import RunError
+
 __all__ = ["AtomicCheckpointIO", "Checkpoints"]
 
 
@@ -24,8 +26,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write `checkpoint` to `path`."""
+        """Write `checkpoint` to `path`.
+
+        Raises:
+            RunError: If the disk is full, say; the old file stays.
+        """
         target = Path(path)
+        try:
+            self._replace(target, checkpoint)
+        except OSError as error:
+            raise RunError(
+                f"checkpoint {target} can't be written: {error.strerror}. The last one stays."
+            ) from error
+
+    def _replace(self, target: Path, checkpoint: dict[str, Any]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
@@ -50,16 +64,19 @@ class Checkpoints(L.Callback):
     Args:
         folder: Where they go.
         every: Optimizer steps between saves beside those at validations; None is none.
+        val_every: Optimizer steps between validations.
         monitor: The metric that is best when it is least.
     """
 
-    def __init__(self, folder: Path, *, every: int | None, monitor: str = "val/loss") -> None:
+    def __init__(
+        self, folder: Path, *, every: int | None, val_every: int, monitor: str = "val/loss"
+    ) -> None:
         self.last = folder / "last.ckpt"
         self.best = folder / "best.ckpt"
         self.every = every
+        self.val_every = val_every
         self.monitor = monitor
         self.best_value = float("inf")
-        self.saved_at = -1
 
     def state_dict(self) -> dict[str, Any]:
         """The best value so far."""
@@ -72,13 +89,13 @@ class Checkpoints(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
     ) -> None:
-        """Save every so many optimizer steps."""
+        """Save every so many optimizer steps, where no validation will."""
         step = trainer.global_step
+        at_step = (args[-1] + 1) % trainer.accumulate_grad_batches == 0
         if step >= trainer.max_steps:
             # Lightning validates once more before a stop, so that a run ends with its metrics.
             trainer.should_stop = True
-        at_step = (args[-1] + 1) % trainer.accumulate_grad_batches == 0
-        if self.every and at_step and step % self.every == 0 and step != self.saved_at:
+        elif self.every and at_step and step % self.every == 0 and step % self.val_every:
             self.save_last(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -94,7 +111,6 @@ class Checkpoints(L.Callback):
     def save_last(self, trainer: L.Trainer) -> None:
         """Write `last.ckpt` now; call it at an optimizer step."""
         trainer.save_checkpoint(self.last)
-        self.saved_at = trainer.global_step
 
 
 def _scalar(value: Tensor | float) -> float:

@@ -27,11 +27,18 @@ class History(L.Callback):
         self._clock = 0.0
         self._paused = 0.0
         self._step = 0
+        self._lr = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
         self._step = trainer.global_step
         self._clock = time.monotonic()
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Note the step's learning rate; the schedule is ahead when the step is logged."""
+        self._lr = max(group["lr"] for group in optimizer.param_groups)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
@@ -47,7 +54,7 @@ class History(L.Callback):
         metrics = {
             "train/loss": seen["train/loss"],
             "grad_norm": seen["grad_norm"],
-            "lr": max(group["lr"] for group in trainer.optimizers[0].param_groups),
+            "lr": self._lr,
             "perf/tokens_per_second": self.tokens_per_second,
             **self._device(trainer),
         }

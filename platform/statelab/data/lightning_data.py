@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from statelab.config import Config, DataConfig
-from statelab.data.loader import EpochLoader
+from statelab.data.loader import EndlessLoader, EpochLoader
 from statelab.data.module import DataModule
 from statelab.data.order import permutation
 from statelab.registries import data_modules
@@ -59,16 +59,15 @@ class LightningData(LightningDataModule):
         """Count a training batch as finished."""
         self.batches_finished += 1
 
-    def train_dataloader(self) -> EpochLoader:
-        """The batches of the current epoch that are left, shuffled."""
+    def train_dataloader(self) -> EndlessLoader:
+        """All batches after the finished ones, shuffled anew in each epoch."""
         examples = self.data.train()
 
         def order(epoch: int) -> NDArray[np.int64]:
             return permutation(len(examples), seed=self.config.seed, epoch=epoch)
 
-        return EpochLoader(
-            examples, order=order, position=lambda: self.batches_finished, **self._shared_options()
-        )
+        epochs = EpochLoader(examples, order=order, **self._shared_options())
+        return EndlessLoader(epochs, position=lambda: self.batches_finished)
 
     def val_dataloader(self) -> EpochLoader:
         """All batches of the validation split, in their order."""
@@ -76,7 +75,6 @@ class LightningData(LightningDataModule):
         return EpochLoader(
             examples,
             order=lambda _: np.arange(len(examples)),
-            position=lambda: 0,
             **self._shared_options(),
         )
 

@@ -1,4 +1,4 @@
-"""Batches of one epoch, from wherever the run stands in it."""
+"""Batches: of one epoch, or of one after the other from wherever the run stands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 from statelab.data.module import IGNORED, Batch, Examples
 from statelab.data.order import PADDING, share
 
-__all__ = ["EpochLoader"]
+__all__ = ["EndlessLoader", "EpochLoader"]
 
 
 class EpochLoader:
-    """An iterable over the batches of an epoch that are left; its length is the whole epoch's.
+    """The batches of one epoch; an iterable with a length.
 
     The last batch of an epoch may be shorter. Every rank has the same number of batches, all of
     one length: a rank that has no example left gets a row whose labels are all ignored.
@@ -27,11 +27,8 @@ class EpochLoader:
     Args:
         examples: One split.
         order: The order of each epoch.
-        position: How many batches are finished, over all epochs; asked when an iterator starts.
         batch_size: Examples a batch and rank.
-        num_workers: Processes; 0 loads in this one. The batches don't depend on it. Each process
-            starts by importing the running script, whose work must stand under
-            `if __name__ == "__main__"`.
+        num_workers: Processes; 0 loads in this one. The batches don't depend on it.
         rank: Which share to load.
         world: How many shares there are.
     """
@@ -41,7 +38,6 @@ class EpochLoader:
         examples: Examples,
         *,
         order: Callable[[int], NDArray[np.int64]],
-        position: Callable[[], int],
         batch_size: int,
         num_workers: int = 0,
         rank: int = 0,
@@ -49,7 +45,6 @@ class EpochLoader:
     ) -> None:
         self._rows = _Rows(examples)
         self._order = order
-        self._position = position
         self._batch_size = batch_size
         self._num_workers = num_workers
         self._rank = rank
@@ -59,7 +54,10 @@ class EpochLoader:
         return -(-len(self._rows) // (self._world * self._batch_size))
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, finished = divmod(self._position(), len(self))
+        return self.batches(epoch=0, finished=0)
+
+    def batches(self, *, epoch: int, finished: int) -> Iterator[Batch]:
+        """The batches of an epoch that come after the finished ones."""
         indices = share(self._order(epoch), rank=self._rank, world=self._world)
         starts = range(finished * self._batch_size, len(indices), self._batch_size)
         yield from DataLoader(
@@ -72,6 +70,28 @@ class EpochLoader:
             # resumed run once more than an unbroken one.
             generator=torch.Generator(),
         )
+
+
+class EndlessLoader:
+    """Epoch after epoch, from wherever the run stands.
+
+    It has no length, so that Lightning sees one epoch without an end: at the end of one it would
+    do an optimizer step with however many batches there are, and count validations anew.
+
+    Args:
+        epochs: Loads one epoch.
+        position: How many batches are finished, over all epochs; asked when an iterator starts.
+    """
+
+    def __init__(self, epochs: EpochLoader, position: Callable[[], int]) -> None:
+        self._epochs = epochs
+        self._position = position
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, finished = divmod(self._position(), len(self._epochs))
+        while True:
+            yield from self._epochs.batches(epoch=epoch, finished=finished)
+            epoch, finished = epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the position is the data module's.
