@@ -4,11 +4,13 @@ import csv
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -266,19 +268,33 @@ def test_a_checkpoint_of_something_else_is_refused(away):
         load_checkpoint(away / "other.ckpt")
 
 
-def test_a_checkpoint_that_can_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+@contextmanager
+def files_no_larger_than(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     file, io = tmp_path / "last.ckpt", AtomicCheckpointIO()
-    io.save_checkpoint({"step": 1}, file)
-    assert torch.load(file) == {"step": 1}
+    io.save_checkpoint({"step": torch.zeros(2)}, file)
+    for size in (1_000, 100_000):
+        with (
+            files_no_larger_than(size),
+            pytest.raises(RunError, match=r"last\.ckpt can't be written: .*Is the disk full\?"),
+        ):
+            io.save_checkpoint({"step": torch.ones(100_000)}, file)
+        assert torch.equal(torch.load(file)["step"], torch.zeros(2))
+        assert list(tmp_path.iterdir()) == [file]
 
-    def full(handle):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"last\.ckpt can't be written: No space left on device\."):
-        io.save_checkpoint({"step": 2}, file)
-    assert torch.load(file) == {"step": 1}
-    assert list(tmp_path.iterdir()) == [file]
+def test_a_folder_that_is_none_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file/last\.ckpt can't be written: "):
+        AtomicCheckpointIO().save_checkpoint({}, tmp_path / "file" / "last.ckpt")
 
 
 # How a run ends.

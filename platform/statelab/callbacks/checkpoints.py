@@ -34,9 +34,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         try:
             self._replace(target, checkpoint)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            # Torch's writer turns some of the system's errors into its own.
+            why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
             raise RunError(
-                f"checkpoint {target} can't be written: {error.strerror}. The last one stays."
+                f"checkpoint {target} can't be written: {why}. Is the disk full? "
+                "The checkpoint before it stays."
             ) from error
 
     def _replace(self, target: Path, checkpoint: dict[str, Any]) -> None:
