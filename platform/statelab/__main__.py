@@ -141,13 +141,17 @@ def ui(overrides: Keys = None) -> None:
 
 
 @app.command()
-def bench(what: Annotated[str, typer.Argument(metavar="WHAT")], json: Json = False) -> None:
-    """Measure speed and memory, correctness first: `statelab bench kernels`."""
-    from statelab.benchmarks import run_benchmark
-    from statelab.console import print_json
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT")], options: Keys = None, json: Json = False
+) -> None:
+    """Measure speed and memory, correctness first: `statelab bench kernels [cases=gla,kda]`."""
+    import dataclasses
 
-    report = run_benchmark(what)
-    print_json(report.to_json()) if json else report.show()
+    from statelab.benchmarks import run_benchmark
+    from statelab.console import print_json, print_report
+
+    report = run_benchmark(what, options or [])
+    print_json(dataclasses.asdict(report)) if json else print_report(report)
     raise typer.Exit(0 if report.correct else 1)
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from statelab.benchmarks import Report
     from statelab.sizes import Sizes
     from statelab.train import Result
 
@@ -20,6 +21,7 @@ __all__ = [
     "print_json",
     "print_keys",
     "print_metrics",
+    "print_report",
     "print_result",
     "print_rules",
     "print_sizes",
@@ -101,11 +103,39 @@ def print_result(result: Result) -> None:
     console.print(f"statelab ui run_dir={run_dir}")
 
 
+def print_report(report: Report) -> None:
+    """Print what a benchmark found: its setup, then table after table."""
+    console.print(", ".join(f"{name} {value}" for name, value in report.setup.items()))
+    for title, rows in report.tables.items():
+        if not rows:
+            continue
+        first, *rest = rows[0]
+        table = _table(first, *(name.replace("_", " ") for name in rest), title=title)
+        table.columns[0].no_wrap = True
+        for row in rows:
+            table.add_row(*map(_cell, row.values()))
+        console.print(table)
+    console.print("±: half the distance of the quartiles; below it the target, where one is set")
+
+
 def _table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def _cell(value: Any) -> str:
+    """A cell of a report; a measurement's target stands on a line of its own."""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    if not isinstance(value, Mapping):
+        return str(value)
+    around = (value["high"] - value["low"]) / 2 / value["median"]
+    target = f"\n{value['target']} {'met' if value['met'] else 'MISSED'}" if "met" in value else ""
+    return f"{_cell(value['median'])} ±{around:.0%}{target}"
 
 
 def _yaml_lines(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
