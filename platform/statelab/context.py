@@ -12,6 +12,7 @@ N is the number of sequences: the batch, or the documents where `cu_seqlens` pac
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,9 +80,14 @@ class Context:
 
     def scope(self, name: str) -> Context:
         """The view of one part: its slots are named `name.slot`."""
-        view = object.__new__(Context)
-        view.__dict__.update(self.__dict__)
+        view = copy.copy(self)
         view._prefix = f"{self._prefix}{name}."
+        return view
+
+    def aside(self) -> Context:
+        """The same pass for operations that are run once more; what they leave goes nowhere."""
+        view = copy.copy(self)
+        view.outgoing = {}
         return view
 
     def run(

@@ -15,6 +15,7 @@ linear, any other stream can be written with the same transitions: `write`.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,3 +118,12 @@ class Written:
     def project(self, y: Tensor) -> Tensor:
         """w_t = S_t y_t for y [B, T, H, Vs], on the address side."""
         return self.memory.project_stream(self, y)
+
+    def aside(self) -> Written:
+        """The same stream, for reads that must not leave its state.
+
+        A backward that reads again would replace the state that the pass has handed out.
+        """
+        memory = copy.copy(self.memory)
+        memory._context = None if memory._context is None else memory._context.aside()
+        return Written(memory, self.stream, self.slot)

@@ -93,7 +93,9 @@ class WriteRule(Rule):
         provides: Capabilities, matched against `ReadRule.requires`. "linear": recall and project
             exist. "features": a stream of keys can be written. "bounded": the memory's size
             doesn't grow with the number of tokens. "gated": the address is the key, with weights
-            and decays of its own (`GatedMemory`). "cache": keys and values of all tokens.
+            and decays of its own (`GatedMemory`). "symmetric": decays and weights are scalars a
+            head and nothing is erased, so that keys written with themselves make a symmetric
+            matrix. "cache": keys and values of all tokens.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"linear", "features"})

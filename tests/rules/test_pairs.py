@@ -8,20 +8,25 @@ from torch.testing import assert_close
 
 from statelab.rules import MixerDims, read_rules, write_rules
 
-WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
+SYMMETRIC = ("linear", "retnet", "mamba2", "mesanet", "gated_kalmanet")
+GATED = (*SYMMETRIC, "gla", "deltanet", "gated_deltanet", "kda")
+WRITES = (*GATED, "s4d")
 READS = ("plain", "ccq", "interdomain")
-PAIRS = list(product(WRITES, READS))
+SOLVERS = ("mesa", "gka")
+PAIRS = [*product(WRITES, READS), *product(SYMMETRIC, SOLVERS)]
 
 # Pairs with the options that keep states of their own.
 VARIANTS = [
     *((write, read, {}, {}) for write, read in PAIRS),
-    *((write, "interdomain", {}, {"denominator": True}) for write in WRITES),
+    *((write, "interdomain", {}, {"denominator": True}) for write in ("linear", "gla", "s4d")),
     *(("gla", read, {"feature_map": "hedgehog"}, {}) for read in READS),
     *(
         (write, "ccq", {}, {"statistics": statistics, "order": 2})
-        for write, statistics in product(WRITES[:4], ("written", "decayed"))
+        for write, statistics in product(GATED, ("written", "decayed"))
     ),
     ("s4d", "ccq", {}, {"order": 2, "center": False}),
+    ("kda", "plain", {"least_decay": -5.0}, {}),
+    ("gated_kalmanet", "gka", {"input_gate": False}, {}),
     ("kv", "softmax", {}, {}),
     ("kv", "softmax", {}, {"window": 5}),
 ]
@@ -43,11 +48,33 @@ def variant(request, make):
 # The definition, with explicit matrices, one sequence and head at a time.
 
 
-def transitions(name, p, x, k):
+def sigmoid(x):
+    return 1 / (1 + torch.exp(-x))
+
+
+def scalar_gates(name, p, x, head):
+    """exp(g_t) and w_t of one head of a rule with a scalar decay that erases nothing."""
+    one = torch.ones(len(x), dtype=x.dtype)
+    if name == "linear":
+        return one, one
+    if name == "retnet":
+        return (1 - 2.0 ** (-5 - head)) * one, one
+    if name == "mesanet":
+        forget = sigmoid(x @ p["forget_proj.weight"] + p["forget_proj.bias"])
+        return forget, sigmoid(x @ p["input_proj.weight"] + p["input_proj.bias"])
+    dt = torch.log1p(torch.exp(x @ p["gate.proj.weight"] + p["gate.dt_bias"]))
+    decay = torch.exp(-p["gate.A_log"].exp() * dt)
+    if name == "mamba2":
+        return decay, dt
+    return decay, sigmoid(x @ p["input_proj.weight"] + p["input_proj.bias"]) ** 2
+
+
+def transitions(name, p, x, k, head):
     """T_t, b_t and C of S_t = T_t S_(t-1) + b_t s_t', of one head: lists over time."""
     eye = torch.eye(k.shape[-1], dtype=k.dtype)
-    if name == "linear":
-        return [eye] * len(k), list(k), eye
+    if name in SYMMETRIC:
+        decay, weight = scalar_gates(name, p, x, head)
+        return [d * eye for d in decay], list(weight[:, None] * k), eye
     if name == "gla":
         gate = x @ p["gate_proj.0.weight"].T @ p["gate_proj.1.weight"].T + p["gate_proj.1.bias"]
         decay = torch.log(1 / (1 + torch.exp(-gate))) / 16
@@ -57,13 +84,18 @@ def transitions(name, p, x, k):
         step = torch.exp(p["log_dt"].exp() * a)
         b = (step - 1) / a
         return [torch.diag(step)] * len(k), [b] * len(k), torch.view_as_complex(p["C"])
-    beta = torch.sigmoid(x @ p["beta.proj.weight"])
-    decay = torch.ones(len(k), dtype=k.dtype)
-    if name == "gated_deltanet":
-        dt = torch.log1p(torch.exp(x @ p["dt_proj.weight"] + p["dt_bias"]))
-        decay = torch.exp(-p["A_log"].exp() * dt)
+    beta = sigmoid(x @ p["beta.proj.weight"])
+    decay = torch.ones(len(k), 1, dtype=k.dtype)
+    if name != "deltanet":
+        weight = (
+            p["gate.proj.weight"][None] if name == "gated_deltanet" else p["gate.proj.1.weight"]
+        )
+        hidden = x if name == "gated_deltanet" else x @ p["gate.proj.0.weight"].T
+        dt = torch.log1p(torch.exp(hidden @ weight.T + p["gate.dt_bias"]))
+        decay = torch.exp(-p["gate.A_log"].exp() * dt)
     erase = [eye - beta[t] * torch.outer(k[t], k[t]) for t in range(len(k))]
-    return [d * e for d, e in zip(decay, erase, strict=True)], list(beta[:, None] * k), eye
+    T = [e @ torch.diag(d.expand(k.shape[-1])) for d, e in zip(decay, erase, strict=True)]
+    return T, list(beta[:, None] * k), eye
 
 
 def own_parameters(name, rule, head):
@@ -71,9 +103,9 @@ def own_parameters(name, rule, head):
     heads = rule.dims.num_heads
     found = {}
     for key, value in rule.named_parameters():
-        if name == "gla" and key.startswith("gate_proj.1"):
+        if key.startswith(("gate_proj.1", "gate.proj.1")):
             value = value.unflatten(0, (heads, -1))[head]
-        elif key not in ("gate_proj.0.weight", "rms_k", "rms_v"):
+        elif key not in ("gate_proj.0.weight", "gate.proj.0.weight", "rms_k", "rms_v"):
             value = value[head]
         found[key] = value.detach()
     return found
@@ -92,9 +124,27 @@ def corrected(q, k, p):
         sigma = torch.einsum("ti,tj->ij", seen, seen) / (t + 1)
         sigma = sigma - torch.outer(seen.mean(0), seen.mean(0))
         unit = query / (query.square().sum() + 1e-6).sqrt()
-        lam = 1 / (1 + torch.exp(-(p["weight"] @ unit + p["bias"])))
+        lam = sigmoid(p["weight"] @ unit + p["bias"])
         clean.append(query - lam * sigma @ query)
     return torch.stack(clean)
+
+
+def solved(read, q, H, p):
+    """The addresses that mesa and gka find, by elimination."""
+    eye = torch.eye(q.shape[-1], dtype=q.dtype)
+    out = []
+    for query, moment in zip(q, H, strict=True):
+        if read == "mesa":
+            out.append(
+                torch.linalg.solve(moment + torch.diag(torch.log1p(p["p"].exp()) + 0.25), query)
+            )
+        else:
+            ridge = 0.02 * moment.square().sum().sqrt()
+            alpha = sigmoid(p["weight"] @ query / (query.square().sum() + 1e-6).sqrt() + p["bias"])
+            out.append(
+                (1 - alpha) * query + alpha * torch.linalg.solve(moment + ridge * eye, query)
+            )
+    return torch.stack(out)
 
 
 def memory_of(T, b, stream):
@@ -112,7 +162,7 @@ def definition(write, read, pair):
     for n, head in product(range(len(pair.x)), range(pair.write.dims.num_heads)):
         x, q, k, v = pair.x[n], pair.q[n, :, head], pair.k[n, :, head], pair.v[n, :, head]
         p = own_parameters(write, pair.write, head)
-        T, b, C = transitions(write, p, x, k)
+        T, b, C = transitions(write, p, x, k, head)
         address = features = k
         if write == "s4d":
             features, v = normalised(k, p, "k"), normalised(v, p, "v")
@@ -123,22 +173,27 @@ def definition(write, read, pair):
             U = [C @ each for each in memory_of(T, b, features)]
             c = [U[t] @ q[t].to(C.dtype) for t in range(len(q))]
         else:
+            own = own_parameters(read, pair.read, head)
             if read == "ccq":
-                q = corrected(q, address, own_parameters(read, pair.read, head))
+                q = corrected(q, address, own)
+            elif read in SOLVERS:
+                q = solved(read, q, memory_of(T, b, k), own)
             c = list(q)
             if write == "s4d":
                 c = [p["readout"].to(C.dtype)] * len(q)
             if write == "s4d" and read == "ccq":
                 W = torch.view_as_complex(p["query_map"])
                 c = [c[t] + q[t].to(W.dtype) @ W for t in range(len(q))]
-        out.append(torch.stack([(S[t].T @ c[t]).real for t in range(len(q))]))
+        skip = p["skip"] * v if write == "mamba2" else torch.zeros_like(v)
+        out.append(torch.stack([(S[t].T @ c[t]).real for t in range(len(q))]) + skip)
     batch = len(pair.x)
     return torch.stack(out).unflatten(0, (batch, -1)).transpose(1, 2)
 
 
 @pytest.mark.parametrize(("write", "read"), PAIRS)
 def test_a_pair_computes_its_definition(make, write, read):
-    pair = make(write, read, tokens=20)
+    # Chebyshev's iteration ends in the solution to its last digit after that many.
+    pair = make(write, read, tokens=20, read_options={"num_steps": 150} if read == "gka" else {})
     o, _ = pair.run()
     assert o.shape == (2, 20, 2, pair.write.out_dim)
     assert_close(o, definition(write, read, pair), rtol=1e-9, atol=1e-9)
@@ -222,7 +277,7 @@ def test_every_parameter_and_stream_gets_a_gradient(variant):
         assert parameter.grad.abs().max() > 1e-8, name
 
 
-@pytest.mark.parametrize("write", WRITES[:4])
+@pytest.mark.parametrize("write", GATED)
 def test_without_lambda_ccq_is_the_plain_read_to_the_bit(make, write):
     plain = make(write, "plain", tokens=70, dtype=torch.float32)
     ccq = make(write, "ccq", tokens=70, dtype=torch.float32, read_options={"lambda_scale": 0.0})

@@ -107,7 +107,7 @@ def test_negative_eigenvalues_double_beta(write, allow, top):
 
 def test_gated_deltanet_starts_with_the_published_range_of_decays():
     rule = build("gated_deltanet", num_heads=1000)
-    a, dt = rule.A_log.exp(), torch.nn.functional.softplus(rule.dt_bias)
+    a, dt = rule.gate.A_log.exp(), torch.nn.functional.softplus(rule.gate.dt_bias)
     assert 0 < a.min() < 0.5 < 15.5 < a.max() <= 16
     assert_close(dt.log().mean().item(), math.log(1e-2), rtol=0.05, atol=0)
     assert dt.min() > 0.99e-3
@@ -116,7 +116,10 @@ def test_gated_deltanet_starts_with_the_published_range_of_decays():
 
 def test_decays_and_state_space_parameters_have_no_weight_decay():
     none, slow = ParamOptions(weight_decay=False), ParamOptions(weight_decay=False, max_lr=1e-3)
-    assert build("gated_deltanet").parameter_options() == {"A_log": none, "dt_bias": none}
+    assert build("gated_deltanet").parameter_options() == {
+        "gate.A_log": none,
+        "gate.dt_bias": none,
+    }
     norms = {f"{name}_{half}": none for name in ("rms", "scale", "bias") for half in "kv"}
     modes = dict.fromkeys(("C", "log_neg_re", "im", "log_dt"), slow)
     assert build("s4d").parameter_options() == {**modes, **norms}

@@ -59,7 +59,7 @@ class GatedMemory(Memory):
         self.beta = beta
         self.address = k if address is None else address
         self._query_map = query_map
-        self._weight = weight if beta is None else beta
+        self.weight = weight if beta is None else beta
         # The op gives a delta rule its w; any other is on the key.
         self._key = self.address
         if weight is not None:
@@ -80,8 +80,18 @@ class GatedMemory(Memory):
 
     def undecayed(self) -> GatedMemory:
         """A memory of the same keys and write weights that forgets nothing, in the same pass."""
-        memory = GatedMemory(self.key, self.values, weight=self._weight)
-        return memory if self._context is None else memory.bind(self._context)
+        return self._beside(GatedMemory(self.key, self.values, weight=self.weight))
+
+    def second_moment(self) -> Written:
+        """H_t = exp(g_t) H_(t-1) + w_t a_t a_t', the addresses written with themselves.
+
+        With scalar decays and nothing erased it is symmetric and positive. It is kept in at least
+        fp32: if w a were rounded, and a not, it would be neither. The state is the slot `keys`.
+        """
+        assert self.beta is None
+        wide = self.address.to(compute_dtype(self.address))
+        memory = self._beside(GatedMemory(wide, self.values, g=self.g, weight=self.weight))
+        return memory.write(wide, "keys")
 
     def mass(self) -> Tensor:
         """n_t = exp(g_t) n_(t-1) + w_t |a_t|, [B, T, H, 1], or [B, T, H, M] if g is a channel's.
@@ -91,11 +101,15 @@ class GatedMemory(Memory):
         """
         dtype = compute_dtype(self.address)
         norm = torch.linalg.vector_norm(self.address, dim=-1, keepdim=True, dtype=dtype)
-        written = norm if self._weight is None else norm * self._weight[..., None]
+        written = norm if self.weight is None else norm * self.weight[..., None]
         if self.g is not None and self.g.ndim == norm.ndim:
             written = written.expand_as(self.g)
         one = torch.ones_like(norm)
         return self.run(gated_project, one, written, one, slot="mass", g=self.g)
+
+    def _beside(self, memory: GatedMemory) -> GatedMemory:
+        """Another memory, in the same pass."""
+        return memory if self._context is None else memory.bind(self._context)
 
     def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
         return self.run(

@@ -29,7 +29,7 @@ class Linear(WriteRule):
     Source: Katharopoulos et al. 2020, arXiv:2006.16236, without feature map and normaliser.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"linear", "features", "gated"})
+    provides: ClassVar[frozenset[str]] = frozenset({"linear", "features", "gated", "symmetric"})
 
     @classmethod
     def preset(cls, read: type[ReadRule]) -> dict[str, object]:
