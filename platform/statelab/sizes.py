@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from statelab.build import build_model
 from statelab.config import Config
 from statelab.context import Context, State
 from statelab.decoder import Decoder
-from statelab.flops import ProductCounter
 from statelab.layers import layer_list
 from statelab.loading import to_dict
 
@@ -98,8 +98,8 @@ def _flops(model: Decoder, config: Config) -> int:
     for index, layer in enumerate(layer_list(config.model)):
         if layer not in cost:
             context = Context(1, seq_len, device=x.device, backend=config.model.backend)
-            with torch.no_grad(), ProductCounter() as counter:
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
                 model.layers[index](x, context.scope(f"layers.{index}"))
-            cost[layer] = counter.flops
+            cost[layer] = counter.get_total_flops()
         total += cost[layer]
     return total // seq_len

@@ -129,6 +129,21 @@ def test_a_model_is_a_function_of_its_seed_alone(toy_config, write):
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
 
 
+@pytest.mark.parametrize("write", WRITES)
+def test_nothing_is_left_without_a_start(toy_config, write, monkeypatch):
+    empty = torch.empty
+
+    def poisoned(*arguments, **options):
+        return empty(*arguments, **options).fill_(torch.nan)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    full = ("model.layers=[memory, attention, conv]", "model.num_layers=3", "model.mixer.conv=4")
+    for read in READS:
+        model = build_model(toy_config(f"write={write}", f"read={read}", *full))
+        for name, parameter in model.named_parameters():
+            assert parameter.isfinite().all(), name
+
+
 def test_a_tied_head_is_the_embedding(toy_config):
     tied = build_model(toy_config())
     untied = build_model(toy_config("model.tie_embeddings=false"))

@@ -1,5 +1,6 @@
 """Registries: what they find, what they refuse, and that a refusal changes nothing."""
 
+import itertools
 import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -40,7 +41,7 @@ def offer(registry, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
 
     def add(name, source, dist="stranger"):
-        module = f"offered_by_{dist}_{len(points)}"
+        module = f"offered_by_{dist}_{next(NUMBERS)}"
         (tmp_path / f"{module}.py").write_text(source)
         point = EntryPoint(name, module, registry.group)
         vars(point)["dist"] = SimpleNamespace(name=dist)
@@ -51,6 +52,9 @@ def offer(registry, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "the_registry", SimpleNamespace(it=registry, Options=Options))
     return add
 
+
+# Modules stay imported, so that each has a name of its own.
+NUMBERS = itertools.count()
 
 SOURCE = '''"""A rule from elsewhere."""
 from the_registry import Options, it
@@ -117,8 +121,8 @@ def test_a_failing_import_is_told_and_chained(registry, offer):
 
 
 def test_an_entry_point_that_registers_another_name_is_refused(registry, offer):
-    offer("leaky", SOURCE.format(name="tight"))
-    with pytest.raises(PluginError, match=r"importing offered_by_stranger_0 registered no such"):
+    module = offer("leaky", SOURCE.format(name="tight"))
+    with pytest.raises(PluginError, match=rf"importing {module} registered no such name\. Let"):
         registry.get("leaky")
 
 
@@ -193,8 +197,9 @@ def test_a_file_is_named_from_the_current_folder_and_kept_for_every_other(
     assert registry.qualified("package.module:Found") == "package.module:Found"
 
 
-def test_a_class_is_named_by_its_module(registry, file):
-    assert registry.get("leaky:Found").name == "from_a_file"
+def test_a_class_is_named_by_its_module(registry, offer):
+    module = offer("leaky", SOURCE.format(name="from_a_module"))
+    assert registry.get(f"{module}:Found").name == "from_a_module"
 
 
 @pytest.mark.parametrize(
