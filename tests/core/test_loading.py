@@ -261,11 +261,11 @@ def test_tags_are_text_from_every_source(experiment):
     assert again.tags == {"late": "yes"}
 
 
-@pytest.mark.parametrize(("write", "read"), pairs())
-def test_a_configuration_survives_the_way_through_yaml(write, read):
-    config = load_config(None, [f"write={write}", f"read={read}", "data.name=mqar", "tags.a=1"])
-    text = yaml.safe_dump(to_dict(config))
-    assert load_config(yaml.safe_load(text)) == config
+def test_a_configuration_of_any_pair_survives_the_way_through_yaml():
+    for write, read in pairs():
+        config = load_config(None, [f"write={write}", f"read={read}", "data.name=mqar", "tags.a=1"])
+        text = yaml.safe_dump(to_dict(config))
+        assert load_config(yaml.safe_load(text)) == config
 
 
 def test_flat_keys_are_the_nested_ones():
