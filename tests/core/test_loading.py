@@ -12,6 +12,7 @@ from statelab.catalogue import all_keys
 from statelab.errors import ConfigError, PluginError, RuleError, UnknownNameError
 from statelab.loading import flatten, load_config, resolve, to_dict
 from statelab.pairs import pairs
+from statelab.registries import write_rules
 
 BASE = ["write=gla", "read=plain", "data.name=mqar"]
 
@@ -197,7 +198,7 @@ from statelab_plugins.memory import GatedMemory
 class LeakyConfig(Section):
     half_life: float = option(64.0, "tokens", above=0)
 
-@write_rules.register("leaky_of_a_test", config=LeakyConfig)
+@write_rules.register("leaky", config=LeakyConfig)
 class Leaky(WriteRule):
     """Leaky."""
     def forward(self, x, k, v):
@@ -205,7 +206,13 @@ class Leaky(WriteRule):
 '''
 
 
-def test_a_rule_in_a_file_keeps_its_whole_path(away, monkeypatch):
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Let the registry forget afterwards what a test registers."""
+    monkeypatch.setattr(write_rules, "_plugins", dict(write_rules._plugins))
+
+
+def test_a_rule_in_a_file_keeps_its_whole_path(away, monkeypatch, forgotten):
     (away / "leaky.py").write_text(LEAKY)
     config = load_config(None, [*BASE, "write=leaky.py:Leaky", "write.half_life=3"])
     assert config.model.write.name == f"{away / 'leaky.py'}:Leaky"
@@ -282,21 +289,20 @@ def test_sizes_that_follow_are_filled_in():
     assert (apart.model.head_dim, apart.model.value_dim) == (8, 8)
 
 
-def test_every_key_that_is_listed_is_one_that_loads():
-    sections = all_keys()
-    for section, keys in sections.items():
-        rule = section.split("=") if "=" in section else None
+def test_every_key_that_is_listed_loads_with_its_default():
+    for section, keys in all_keys().items():
+        block, _, name = section.partition("=")
+        write, read = next(
+            pair
+            for pair in pairs()
+            if (block != "model.write.name" or pair[0] == name)
+            and (block != "model.read.name" or pair[1] == name)
+        )
+        data = name if block == "data.name" else "mqar"
         for key in keys:
-            if key["default"] == "required" or key["name"] in ("experiment", "arm", "tags"):
-                continue
-            value = key["default"].replace(" ", "")
-            pair = {"model.write.name": "gla", "model.read.name": "plain", "data.name": "mqar"}
-            if rule is not None:
-                pair |= {rule[0]: rule[1]}
-                pair |= {"model.read.name": "softmax"} if rule[1] == "kv" else {}
-                pair |= {"model.write.name": "kv"} if rule[1] == "softmax" else {}
-            given = [f"{name}={each}" for name, each in pair.items()]
-            load_config(None, [*given, f"{key['name']}={value}"])
+            if key["default"] != "required" and key["name"] not in ("experiment", "arm", "tags"):
+                given = f"{key['name']}={key['default'].replace(' ', '')}"
+                load_config(None, [f"write={write}", f"read={read}", f"data.name={data}", given])
 
 
 # Mistakes.
@@ -404,9 +410,9 @@ def test_what_has_no_default_is_asked_for(missing, message):
         load_config(None, [each for each in BASE if not each.startswith(f"{missing}=")])
 
 
-def test_a_rule_without_a_default_for_an_option_asks_for_it(away):
+def test_a_rule_without_a_default_for_an_option_asks_for_it(away, forgotten):
     required = LEAKY.replace('option(64.0, "tokens", above=0)', 'option(doc="tokens")')
-    (away / "strict.py").write_text(required.replace("leaky_of_a_test", "strict_of_a_test"))
+    (away / "strict.py").write_text(required)
     with pytest.raises(
         ConfigError, match=r"model\.write\.half_life is required: say model\.write\.half_life=VALUE"
     ):
