@@ -90,6 +90,10 @@ class Context:
         view.outgoing = {}
         return view
 
+    def final(self, slot: str) -> Tensor | None:
+        """The state that this pass has left in a slot so far, or None."""
+        return self.outgoing.get(f"{self._prefix}{slot}")
+
     def run(
         self,
         op: Callable[..., tuple[Tensor, Any]],

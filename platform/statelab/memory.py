@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -81,6 +81,26 @@ class Memory(ABC):
         """
         return self.recall(features.project(y))
 
+    def again(self, values: Tensor | None = None) -> Self:
+        """The same memory for reads that leave no state; with other values, [B, T, H, Vs], if given.
+
+        A backward that reads again, say, would replace the state that the pass has handed out.
+        """
+        memory = copy.copy(self)
+        memory._written = {}
+        memory._context = None if self._context is None else self._context.aside()
+        if values is not None:
+            memory.values = values
+        return memory
+
+    def state(self, slot: str = "values") -> Tensor | None:
+        """What the reads so far have left in a slot, or None."""
+        return None if self._context is None else self._context.final(slot)
+
+    def diagnose(self) -> Mapping[str, Tensor]:
+        """What is worth watching of the writing; `WriteRule.diagnose` passes it on."""
+        return {}
+
     def run(
         self,
         op: Callable[..., tuple[Tensor, Any]],
@@ -120,10 +140,5 @@ class Written:
         return self.memory.project_stream(self, y)
 
     def aside(self) -> Written:
-        """The same stream, for reads that must not leave its state.
-
-        A backward that reads again would replace the state that the pass has handed out.
-        """
-        memory = copy.copy(self.memory)
-        memory._context = None if memory._context is None else memory._context.aside()
-        return Written(memory, self.stream, self.slot)
+        """The same stream, for reads that must not leave its state: `Memory.again`."""
+        return Written(self.memory.again(), self.stream, self.slot)

@@ -67,7 +67,12 @@ class ParamOptions:
 
 
 class Rule(nn.Module):
-    """What write and read rules share."""
+    """What write and read rules share.
+
+    `diagnose` names what is worth watching: tensors of any shape, whose mean and deviation are
+    logged at each validation, and whose distribution is drawn; a tensor of a single number, of no
+    dimension, is logged alone. It is called outside training, on a pass from the first token.
+    """
 
     def __init__(self, config: Any, dims: MixerDims) -> None:
         super().__init__()
@@ -130,6 +135,10 @@ class WriteRule(Rule):
         """
         raise NotImplementedError
 
+    def diagnose(self, memory: Memory) -> Mapping[str, Tensor]:
+        """What is worth watching of a memory that was read; as a rule, all it says of itself."""
+        return memory.diagnose()
+
 
 class ReadRule(Rule):
     """Says how a query gets something out of the memory again.
@@ -164,3 +173,7 @@ class ReadRule(Rule):
             o, [B, T, H, memory's value size].
         """
         raise NotImplementedError
+
+    def diagnose(self, q: Tensor, k: Tensor | None, memory: Memory) -> Mapping[str, Tensor]:
+        """What is worth watching of a read; given what `forward` was, and free to read again."""
+        return {}

@@ -22,7 +22,9 @@ VARIANTS = [
     *(("gla", read, {"feature_map": "hedgehog"}, {}) for read in READS),
     *(
         (write, "ccq", {}, {"statistics": statistics, "order": 2})
-        for write, statistics in product(GATED, ("written", "decayed"))
+        for write, statistics in product(
+            ("linear", "mamba2", "gla", "gated_deltanet"), ("written", "decayed")
+        )
     ),
     ("s4d", "ccq", {}, {"order": 2, "center": False}),
     ("kda", "plain", {"least_decay": -5.0}, {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -60,10 +61,7 @@ class GatedMemory(Memory):
         self.address = k if address is None else address
         self._query_map = query_map
         self.weight = weight if beta is None else beta
-        # The op gives a delta rule its w; any other is on the key.
-        self._key = self.address
-        if weight is not None:
-            self._key = (self.address * weight[..., None]).to(self.address.dtype)
+        self._key = self._write_key()
 
     def lift(self, q: Tensor | None) -> Tensor:
         """Bring a query to the address side, through the feature map if there is one."""
@@ -80,18 +78,16 @@ class GatedMemory(Memory):
 
     def undecayed(self) -> GatedMemory:
         """A memory of the same keys and write weights that forgets nothing, in the same pass."""
-        return self._beside(GatedMemory(self.key, self.values, weight=self.weight))
+        memory = GatedMemory(self.key, self.values, weight=self.weight)
+        return memory if self._context is None else memory.bind(self._context)
 
-    def second_moment(self) -> Written:
-        """H_t = exp(g_t) H_(t-1) + w_t a_t a_t', the addresses written with themselves.
-
-        With scalar decays and nothing erased it is symmetric and positive. It is kept in at least
-        fp32: if w a were rounded, and a not, it would be neither. The state is the slot `keys`.
-        """
-        assert self.beta is None
-        wide = self.address.to(compute_dtype(self.address))
-        memory = self._beside(GatedMemory(wide, self.values, g=self.g, weight=self.weight))
-        return memory.write(wide, "keys")
+    def widened(self) -> GatedMemory:
+        """The same memory with all that it writes in at least fp32, in the same pass."""
+        memory, dtype = copy.copy(self), compute_dtype(self.address)
+        memory._written = {}
+        memory.values, memory.address = self.values.to(dtype), self.address.to(dtype)
+        memory._key = memory._write_key()
+        return memory
 
     def mass(self) -> Tensor:
         """n_t = exp(g_t) n_(t-1) + w_t |a_t|, [B, T, H, 1], or [B, T, H, M] if g is a channel's.
@@ -107,9 +103,11 @@ class GatedMemory(Memory):
         one = torch.ones_like(norm)
         return self.run(gated_project, one, written, one, slot="mass", g=self.g)
 
-    def _beside(self, memory: GatedMemory) -> GatedMemory:
-        """Another memory, in the same pass."""
-        return memory if self._context is None else memory.bind(self._context)
+    def _write_key(self) -> Tensor:
+        # The op gives a delta rule its w; any other is on the key.
+        if self.beta is not None or self.weight is None:
+            return self.address
+        return (self.address * self.weight[..., None]).to(self.address.dtype)
 
     def _run(self, op: Callable[..., tuple[Tensor, Tensor]], x: Tensor, written: Written) -> Tensor:
         return self.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
@@ -90,3 +92,7 @@ class ModalMemory(Memory):
             gram=gram,
             **self._modes,
         )
+
+    def diagnose(self) -> Mapping[str, Tensor]:
+        """The decay |Lambda| of each mode, [H, M]."""
+        return {"decay": self._modes["log_lambda"].real.exp()}

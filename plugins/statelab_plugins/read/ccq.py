@@ -118,6 +118,34 @@ class CCQ(ReadRule):
             q = l2_normalize(q)
         return memory.recall(memory.lift(self._correct(q, memory)))
 
+    def diagnose(
+        self, q: Float[Tensor, "B T H K"], k: Float[Tensor, "B T H K"] | None, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """Lambda, the removed share |q - c| / |q|, and norm and trace of Sigma at the end."""
+        clean, lam = self._correct(q, memory), self._lambda(q)
+        sigma = self._covariance(memory)
+        return {
+            "lambda": lam,
+            "removed": (q - clean).norm(dim=-1) / q.norm(dim=-1).clamp(min=1e-6),
+            "sigma_max": torch.linalg.matrix_norm(sigma, ord=2).mean(),
+            "sigma_trace": sigma.diagonal(dim1=-2, dim2=-1).sum(-1).mean(),
+        }
+
+    def _covariance(self, memory: Memory) -> Tensor:
+        """Sigma after the last token, [B, H, K, K], of the sums that a read has left."""
+        names = ("curvature.second", "curvature.first", "mass")
+        second, first, mass = (memory.state(name) for name in names)
+        assert second is not None
+        if mass is None:  # cumulative
+            mass = second.new_tensor(memory.key.shape[1])
+        mass = mass.clamp(min=1e-6)
+        second = second / mass
+        if not self.config.center:
+            return second
+        assert first is not None
+        mean = first.reshape(*second.shape[:3], 1) / mass
+        return second - mean * mean.mT
+
     def _correct(self, q: Tensor, memory: Memory) -> Tensor:
         config, lam, key = self.config, self._lambda(q), l2_normalize(memory.key)
         if config.statistics == "cumulative" and config.order == 1:

@@ -77,8 +77,9 @@ class GKA(ReadRule):
     ) -> Float[Tensor, "B T H V"]:
         """Solve for the address, move the query towards it, and recall."""
         assert isinstance(memory, GatedMemory)
-        wide = memory.lift(q).to(compute_dtype(q))
-        moment = memory.second_moment()
+        # Rounded keys would leave H neither symmetric nor positive, and the solution far off.
+        memory, wide = memory.widened(), memory.lift(q).to(compute_dtype(q))
+        moment = memory.write(memory.address, "keys")
         norm = _norm(memory, moment)
         ridge = self.config.ridge * norm
         again, low, high = moment.aside(), ridge.detach(), (ridge + norm).detach()

@@ -75,9 +75,10 @@ class Mesa(ReadRule):
     ) -> Float[Tensor, "B T H V"]:
         """Solve for the address, then recall."""
         assert isinstance(memory, GatedMemory)
-        wide = memory.lift(q).to(compute_dtype(q))
+        # Rounded keys would leave H neither symmetric nor positive, and the solution far off.
+        memory, wide = memory.widened(), memory.lift(q).to(compute_dtype(q))
+        moment = memory.write(memory.address, "keys")
         ridge = F.softplus(self.p.to(wide.dtype)) + self.config.lambda_min
-        moment = memory.second_moment()
         again, fixed = moment.aside(), ridge.detach()
 
         def inverse(b: Tensor) -> Tensor:
