@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from statelab.benchmarks import Report
+    from statelab.config import Config
     from statelab.sizes import Sizes
     from statelab.train import Result
 
@@ -93,14 +95,19 @@ def print_metrics(result: Result) -> None:
     console.print(table)
 
 
-def print_result(result: Result) -> None:
+def print_result(result: Result, config: Config) -> None:
     """Print how a run ended, and what to type next."""
     print_metrics(result)
     console.print(f"run {result.run_id}: {result.status}")
     console.print(f"folder {result.folder}")
-    run_dir = result.folder.parent.parent
-    console.print(f"statelab eval run={result.run_id} run_dir={run_dir}")
-    console.print(f"statelab ui run_dir={run_dir}")
+    place = [] if config.run_dir == "runs" else [f"run_dir={config.run_dir}"]
+    if config.tracking.uri:
+        place.append(f"tracking.uri={config.tracking.uri}")
+    if result.checkpoint:
+        _print_command("eval", f"run={result.run_id}", *place)
+    _print_command("runs", f"experiment={config.experiment}", *place)
+    if config.tracking.enabled:
+        _print_command("ui", *place)
 
 
 def print_report(report: Report) -> None:
@@ -116,6 +123,10 @@ def print_report(report: Report) -> None:
             table.add_row(*map(_cell, row.values()))
         console.print(table)
     console.print("±: half the distance of the quartiles; below it the target, where one is set")
+
+
+def _print_command(*words: str) -> None:
+    console.print(shlex.join(("statelab", *words)))
 
 
 def _table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:

@@ -1,0 +1,1 @@
+"""The commands, a file for each kind: each imports what it needs when it is called."""

@@ -1,0 +1,70 @@
+"""Commands that compute: train, eval, bench."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from statelab.commands.app import Json, Keys, app, examples, refuse, take
+
+__all__ = ["bench", "evaluate", "train"]
+
+
+@app.command(
+    epilog=examples(
+        "train experiment=mqar smoke=true",
+        "train experiment=mqar write=deltanet read=ccq optim.lr=1e-2",
+        "train experiment=text write=gla read=interdomain trainer.max_steps=200 --json",
+        "train experiment=mqar write=leaky.py:Leaky read=ccq write.half_life=32",
+    )
+)
+def train(overrides: Keys = None, json: Json = False) -> None:
+    """Train, validate and save, as one tracked run in one folder."""
+    from statelab.console import print_json, print_result
+    from statelab.loading import load_config
+
+    config = load_config(None, overrides or [])
+    from statelab import train as training
+
+    result = training.train(config)
+    print_json(result.to_json()) if json else print_result(result, config)
+    raise typer.Exit(result.exit_status)
+
+
+@app.command(
+    "eval",
+    epilog=examples(
+        "eval run=3f2a", "eval run=3f2a checkpoint=best --json", "eval run=3f2a data.seq_len=512"
+    ),
+)
+def evaluate(overrides: Keys = None, json: Json = False) -> None:
+    """Evaluate a run on its validation split; its id may be short."""
+    from statelab.console import print_json, print_metrics
+
+    given, rest = take(overrides, "run", "checkpoint", "run_dir", "tracking.uri")
+    if "run" not in given:
+        refuse("eval needs a run: statelab eval run=ID.")
+    from statelab import evaluate as evaluation
+    from statelab.runs import find_run
+
+    run = find_run(
+        given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")
+    )
+    result = evaluation.evaluate(run, checkpoint=given.get("checkpoint", "last"), overrides=rest)
+    print_json(result.to_json()) if json else print_metrics(result)
+
+
+@app.command(epilog=examples("bench kernels", "bench kernels cases=gla,kda --json"))
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT")], options: Keys = None, json: Json = False
+) -> None:
+    """Measure speed and memory, correctness first."""
+    import dataclasses
+
+    from statelab.benchmarks import run_benchmark
+    from statelab.console import print_json, print_report
+
+    report = run_benchmark(what, options or [])
+    print_json(dataclasses.asdict(report)) if json else print_report(report)
+    raise typer.Exit(0 if report.correct else 1)

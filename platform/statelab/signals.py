@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM: a command is left at once; where something must be put right, it unwinds.
+
+Neither prints a traceback. The exit status is the shell's, 128 + the signal: 130 and 143.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["Stopped", "deferring", "handling", "leaving", "unwinding"]
+
+Handler = Callable[[int, FrameType | None], None]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(SystemExit):
+    """A signal asked to stop; no `except Exception` holds it up, and it ends without a word.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.received = signal.Signals(number)
+
+
+@contextmanager
+def handling(handler: Handler) -> Iterator[None]:
+    """Take both signals over, where that is possible: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, handler) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, earlier in before.items():
+            signal.signal(each, earlier)
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Leave the process at once: an exception could be swallowed or printed, by an import say."""
+    with handling(lambda number, frame: os._exit(128 + number)):
+        yield
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Raise `Stopped`, so that what was begun is ended; a second signal cuts that short."""
+    with handling(_stop):
+        yield
+
+
+@contextmanager
+def deferring() -> Iterator[None]:
+    """Raise `Stopped` after the block, which would leave something half done; a second one now.
+
+    Raises:
+        Stopped: At the end, unless the block raises something else.
+    """
+    received: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise Stopped(number)
+        received.append(number)
+
+    with handling(wait):
+        yield
+    if received:
+        raise Stopped(received[0])
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
