@@ -82,7 +82,8 @@ class Memory(ABC):
         return self.recall(features.project(y))
 
     def again(self, values: Tensor | None = None) -> Self:
-        """The same memory for reads that leave no state; with other values, [B, T, H, Vs], if given.
+        """The same memory for reads that leave no state; with other values if given.
+
 
         A backward that reads again, say, would replace the state that the pass has handed out.
         """

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import OrderedDict
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -326,7 +327,7 @@ def test_a_signal_ends_a_run_saved_and_called_killed(trained, store, toy, away, 
     arguments = toy(f"run_dir={run_dir}", "trainer.max_steps=100000", f"tags.test={number.name}")
     process = statelab("train", *arguments, "--json", cwd=away)
     try:
-        folder = wait_for_steps(process, store, number.name)
+        folder = wait_for_steps(process, store, run_dir, number.name)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
@@ -341,15 +342,15 @@ def test_a_signal_ends_a_run_saved_and_called_killed(trained, store, toy, away, 
     assert steps == list(range(1, saved["global_step"] + 1))
 
 
-def wait_for_steps(process, store, tag):
+def wait_for_steps(process, store, run_dir, tag):
     """The run's folder, once its journal has a line."""
     deadline = time.monotonic() + 90
     experiment = store.get_experiment_by_name("default").experiment_id
     while time.monotonic() < deadline and process.poll() is None:
         for run in store.search_runs([experiment], f"tags.test = '{tag}'"):
-            found = find_run(run.info.run_id, run_dir=run.data.params["run_dir"]).folder
-            if any(found.glob("metrics.jsonl")) and (found / "metrics.jsonl").stat().st_size:
-                return found
+            folder = Path(run_dir, "default", run.info.run_id)
+            if (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size:
+                return folder
         time.sleep(0.2)
     raise AssertionError(f"no step in time: {process.communicate(timeout=5)}")
 
