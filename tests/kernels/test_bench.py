@@ -33,7 +33,7 @@ def test_every_case_is_right_and_gets_its_figures(
     with caplog.at_level(logging.INFO, logger="statelab.kernels"):
         status, report = report_of(capsys)
     assert (status, report["correct"]) == (0, True)
-    assert report["setup"]["device"] == "cpu"
+    assert (report["setup"]["device"], report["setup"]["threads"]) == ("cpu", 1)
     columns = {
         "correctness": "error_float64 error_float32 right",
         "time_ms": "chunked_128 sdpa_128 loop_128 chunked_256 sdpa_256",

@@ -16,12 +16,13 @@ from statelab_kernels.bench.cases import CASES, B, Case, D, H, Inputs
 from statelab_kernels.bench.correctness import TOLERANCE, error
 from statelab_kernels.bench.memory import memory_use
 from statelab_kernels.bench.targets import with_targets
-from statelab_kernels.bench.timing import interleave, ratio, spread
+from statelab_kernels.bench.timing import interleave, num_threads, ratio, spread
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "cases": tuple(CASES),
     "device": ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
     "quick": ("false", "true"),
+    "threads": tuple(str(n) for n in range(1, (os.cpu_count() or 1) + 1)),
 }
 
 _LENGTHS = {"full": (2048, 8192), "quick": (128, 256)}
@@ -36,14 +37,20 @@ def run(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Measure the chunked forms in float32, forward and backward.
 
     Args:
-        options: Words by option, among `OPTIONS`: `cases`, all by default; `device`; and `quick`,
-            which takes short sequences and few rounds, to see that all of it works.
+        options: Words by option, among `OPTIONS`: `cases`, all by default; `device`; `quick`,
+            which takes short sequences and few rounds, to see that all of it works; and `threads`,
+            1 by default, since threads that wait for each other measure what else runs there.
 
     Returns:
         {"correct", "setup", "tables"}. A case that is wrong is in the table of correctness alone.
     """
     size = "quick" if "true" in options.get("quick", ()) else "full"
     device = torch.device(options.get("device", ("cpu",))[0])
+    with num_threads(int(options.get("threads", ("1",))[0])):
+        return _measure(options.get("cases", tuple(CASES)), size, device)
+
+
+def _measure(cases: Sequence[str], size: str, device: torch.device) -> dict[str, Any]:
     tables: dict[str, list[dict[str, Any]]] = {
         "correctness": [],
         "time_ms": [],
@@ -58,7 +65,7 @@ def run(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         "dtype": "float32",
         **{"B": B, "H": H, "K": D, "V": D, "M": D},
     }
-    for name in options.get("cases", tuple(CASES)):
+    for name in cases:
         _logger.info("bench kernels: %s", name)
         case = CASES[name]
         row = {"case": name, **_correctness(case, device)}

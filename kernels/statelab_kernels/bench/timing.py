@@ -3,9 +3,21 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def num_threads(number: int) -> Iterator[None]:
+    """Let torch use so many threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def interleave(
