@@ -39,7 +39,7 @@ class GKA(ReadRule):
 
     H has the memory's own decays and weights. No eigenvalue of H is above its Frobenius norm, so
     the condition number is at most 1 + 1 / ridge, 51, and the error of Chebyshev's iteration is
-    known beforehand: 2e-4 after 30 steps. The norm needs one project and one scalar of state:
+    known beforehand: below 5e-4 after 30 steps. The norm needs a project and a scalar of state:
 
         |H_t|^2 = exp(2 g_t) |H_(t-1)|^2 + 2 w_t k_t' H_t k_t - w_t^2 |k_t|^4
 
