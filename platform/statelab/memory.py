@@ -84,7 +84,6 @@ class Memory(ABC):
     def again(self, values: Tensor | None = None) -> Self:
         """The same memory for reads that leave no state; with other values if given.
 
-
         A backward that reads again, say, would replace the state that the pass has handed out.
         """
         memory = copy.copy(self)
