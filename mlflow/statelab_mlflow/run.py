@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statelab.errors import RunError
-from statelab.tracking import Run, Status
+from statelab.tracking import METRICS, Run, Status
 from statelab_mlflow.journal import Journal, Sender
 from statelab_mlflow.store import connect, one_line, reaching, store_uri
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["MLflowRun", "resend"]
 
 _LAST_SEND_SECONDS = 20.0
-_JOURNAL = "metrics.jsonl"
 _STATUS = "status"
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class MLflowRun(Run):
         self.id = run_id
         self.folder = folder
         self._client = client
-        self._journal = Journal(folder / _JOURNAL, client, run_id)
+        self._journal = Journal(folder / METRICS, client, run_id)
         self._sender = Sender(self._journal)
         self._sender.start()
 
@@ -51,10 +50,10 @@ class MLflowRun(Run):
 
         return JournalLogger(self._journal, self.folder)
 
-    def log_artifact(self, file: Path) -> None:
+    def log_artifact(self, file: Path, folder: str | None = None) -> None:
         """Copy the file to where the store keeps artifacts."""
         try:
-            self._client.log_artifact(self.id, str(file))
+            self._client.log_artifact(self.id, str(file), folder)
         except Exception as error:
             log.warning("%s is not in the tracking store: %s", file, one_line(error))
 
@@ -63,7 +62,13 @@ class MLflowRun(Run):
 
         The end is written into the run's folder first, so that `resend` knows it.
         """
-        self._sender.close(_LAST_SEND_SECONDS)
+        try:
+            self._sender.close(_LAST_SEND_SECONDS)
+        finally:
+            # Also where a second Ctrl-C doesn't wait for the sending.
+            self._end(status, reason)
+
+    def _end(self, status: Status, reason: str | None) -> None:
         try:
             (self.folder / _STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
             _end(self._client, self.id, status, reason)
@@ -82,11 +87,11 @@ def resend(folder: Path | str, *, uri: str | None = None) -> None:
         RunError: If the store can't be reached or doesn't know the run, or `folder` is none.
     """
     folder = Path(folder).resolve()
-    if not (folder / _JOURNAL).is_file():
-        raise RunError(f"{folder} is not the folder of a tracked run: it holds no {_JOURNAL}.")
+    if not (folder / METRICS).is_file():
+        raise RunError(f"{folder} is not the folder of a tracked run: it holds no {METRICS}.")
     uri = store_uri(uri, folder.parents[1])
     client = connect(uri)
-    with reaching(uri), closing(Journal(folder / _JOURNAL, client, folder.name)) as journal:
+    with reaching(uri), closing(Journal(folder / METRICS, client, folder.name)) as journal:
         journal.send()
         if (folder / _STATUS).exists():
             status, _, reason = (folder / _STATUS).read_text().strip().partition(" ")

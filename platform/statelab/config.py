@@ -153,6 +153,7 @@ class TrackingConfig(Section):
     enabled: bool = option(True, "false writes only the run folder")
     uri: str | None = option(None, "the store; null is MLFLOW_TRACKING_URI, or sqlite in run_dir")
     experiment: str | None = option(None, "MLflow's experiment; null is this experiment's name")
+    figures: bool = option(True, "draw what a run did and learned when it ends")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

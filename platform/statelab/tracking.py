@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
     from statelab.config import Config
 
-__all__ = ["LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
+__all__ = ["METRICS", "LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+#: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
+METRICS = "metrics.jsonl"
 
 
 class Run(ABC):
@@ -37,8 +40,8 @@ class Run(ABC):
         """Lightning's logger of this run; the same object each time."""
 
     @abstractmethod
-    def log_artifact(self, file: Path) -> None:
-        """Keep a file of the run folder with the tracked run too."""
+    def log_artifact(self, file: Path, folder: str | None = None) -> None:
+        """Keep a file of the run folder with the tracked run too, in a folder of its artifacts."""
 
     @abstractmethod
     def finish(self, status: Status, reason: str | None = None) -> None:
@@ -109,16 +112,21 @@ class LocalRun(Run):
             self._logger = CSVLogger(self.folder, name="", version="")
         return self._logger
 
-    def log_artifact(self, file: Path) -> None:
-        """The file is in the folder already."""
+    def log_artifact(self, file: Path, folder: str | None = None) -> None:
+        """The file is in the run's folder already."""
 
     def finish(self, status: Status, reason: str | None = None) -> None:
         """Write the end beside the metrics."""
         (self.folder / "status").write_text(f"{status} {reason or ''}".strip() + "\n")
 
 
-def make_folder(folder: Path, run_dir: str) -> None:
-    """Make a folder inside `run_dir`, if it isn't there.
+def make_folder(folder: Path, given: str, key: str = "run_dir") -> None:
+    """Make a folder, if it isn't there.
+
+    Args:
+        folder: The folder.
+        given: What the user said, that it lies inside of.
+        key: The key that it was said with.
 
     Raises:
         RunError: If it can't be made.
@@ -127,8 +135,8 @@ def make_folder(folder: Path, run_dir: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(
-            f"run_dir={run_dir} can't be written: {error.strerror} ({error.filename}). "
-            "Choose another with run_dir=FOLDER."
+            f"{key}={given} can't be written: {error.strerror} ({error.filename}). "
+            f"Choose another with {key}=FOLDER."
         ) from error
 
 

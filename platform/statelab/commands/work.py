@@ -1,4 +1,4 @@
-"""Commands that compute: train, eval, bench."""
+"""Commands that compute: train, eval, inspect, bench."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from statelab.commands.app import Json, Keys, app, examples, refuse, take
 
-__all__ = ["bench", "evaluate", "train"]
+__all__ = ["bench", "evaluate", "inspect", "train"]
 
 
 @app.command(
@@ -53,6 +53,42 @@ def evaluate(overrides: Keys = None, json: Json = False) -> None:
     )
     result = evaluation.evaluate(run, checkpoint=given.get("checkpoint", "last"), overrides=rest)
     print_json(result.to_json()) if json else print_metrics(result)
+
+
+@app.command(
+    epilog=examples(
+        "inspect run=3f2a",
+        "inspect run=3f2a checkpoint=best text='the cat sat on the mat' out=figures",
+        "inspect run=3f2a text='5 40 7 41 0 0 7' --json",
+    )
+)
+def inspect(overrides: Keys = None, json: Json = False) -> None:
+    """Draw what a checkpoint has learned: weights, keys, states, gates."""
+    from pathlib import Path
+
+    from statelab.console import console, print_json
+
+    given, rest = take(overrides, "run", "checkpoint", "text", "out", "run_dir", "tracking.uri")
+    if rest:
+        refuse(f"inspect takes run, checkpoint, text, out, run_dir, tracking.uri, got {rest[0]}.")
+    if "run" not in given:
+        refuse("inspect needs a run: statelab inspect run=ID.")
+    from statelab import inspection
+    from statelab.runs import find_run
+
+    run = find_run(
+        given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")
+    )
+    files = inspection.inspect(
+        run,
+        checkpoint=given.get("checkpoint", "last"),
+        text=given.get("text"),
+        out=Path(given["out"]) if "out" in given else None,
+    )
+    if json:
+        print_json({"run_id": run.id, "figures": [str(file) for file in files]})
+    else:
+        console.print("\n".join(map(str, files)))
 
 
 @app.command(epilog=examples("bench kernels", "bench kernels cases=gla,kda --json"))

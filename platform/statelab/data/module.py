@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from statelab.config import DataConfig
+from statelab.errors import DataError
 
 __all__ = ["IGNORED", "Batch", "DataModule", "Examples"]
 
@@ -62,3 +63,23 @@ class DataModule(ABC):
     def num_bytes(self, labels: Tensor) -> Tensor | None:
         """How many bytes of text the labels stand for; None where the tokens are no text."""
         return None
+
+    @classmethod
+    def encode(cls, config: DataConfig, text: str) -> list[int]:
+        """The tokens of a text; where tokens are no text, their numbers: `5 40 7 41`.
+
+        Raises:
+            DataError: If it has none.
+        """
+        try:
+            return [int(each) for each in text.split()]
+        except ValueError as error:
+            raise DataError(
+                f"the tokens of data.name={config.name} are numbers, such as '5 40 7 41'; "
+                f"got {text!r}."
+            ) from error
+
+    @classmethod
+    def spell(cls, config: DataConfig, token: int) -> str:
+        """A token as a short label."""
+        return str(token)

@@ -23,6 +23,8 @@ __all__ = ["Text", "TextConfig"]
 SEPARATOR = b"\0"
 """Stands after every document; text has no such byte of its own."""
 
+_SIGNS = {9: "\\t", 10: "\\n", 32: "␣"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextConfig(DataConfig):
@@ -84,6 +86,16 @@ class Text(DataModule):
     def num_bytes(self, labels: Tensor) -> Tensor:
         """One byte a label, separators included."""
         return (labels != IGNORED).sum()
+
+    @classmethod
+    def encode(cls, config: DataConfig, text: str) -> list[int]:
+        """The bytes of the text in UTF-8."""
+        return list(text.encode())
+
+    @classmethod
+    def spell(cls, config: DataConfig, token: int) -> str:
+        """The character, or the byte in hexadecimal where it is none that prints."""
+        return chr(token) if 32 < token < 127 else _SIGNS.get(token, f"{token:02x}")
 
 
 class Windows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -102,6 +102,13 @@ class GatedMemory(Memory):
             written = written.expand_as(self.g)
         one = torch.ones_like(norm)
         return self.run(gated_project, one, written, one, slot="mass", g=self.g)
+
+    def diagnose(self) -> Mapping[str, Tensor]:
+        """The decay exp(g), and the write's strength: beta of a delta rule, else its weight."""
+        decay = {} if self.g is None else {"decay": self.g.exp()}
+        if self.weight is None:
+            return decay
+        return {**decay, "weight" if self.beta is None else "beta": self.weight}
 
     def _write_key(self) -> Tensor:
         # The op gives a delta rule its w; any other is on the key.

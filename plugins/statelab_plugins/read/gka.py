@@ -90,9 +90,19 @@ class GKA(ReadRule):
             )
 
         solution = solve(lambda x: moment.project(x) + ridge * x, wide, inverse)
-        logit = (l2_normalize(wide) * self.weight.to(wide.dtype)).sum(-1) + self.bias
-        c = torch.lerp(wide, solution, logit.sigmoid()[..., None])
+        c = torch.lerp(wide, solution, self._alpha(wide)[..., None])
         return memory.recall(c).to(q.dtype)
+
+    def diagnose(
+        self, q: Float[Tensor, "B T H K"], k: Float[Tensor, "B T H K"] | None, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The gate alpha between query and solution."""
+        return {"alpha": self._alpha(memory.lift(q).to(compute_dtype(q)))}
+
+    def _alpha(self, q: Tensor) -> Tensor:
+        """alpha_t of wide queries, [B, T, H]."""
+        logit = (l2_normalize(q) * self.weight.to(q.dtype)).sum(-1) + self.bias
+        return logit.sigmoid()
 
 
 def _norm(memory: GatedMemory, moment: Written) -> Tensor:

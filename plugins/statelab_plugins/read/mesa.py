@@ -78,7 +78,7 @@ class Mesa(ReadRule):
         # Rounded keys would leave H neither symmetric nor positive, and the solution far off.
         memory, wide = memory.widened(), memory.lift(q).to(compute_dtype(q))
         moment = memory.write(memory.address, "keys")
-        ridge = F.softplus(self.p.to(wide.dtype)) + self.config.lambda_min
+        ridge = self._ridge(wide.dtype)
         again, fixed = moment.aside(), ridge.detach()
 
         def inverse(b: Tensor) -> Tensor:
@@ -88,3 +88,14 @@ class Mesa(ReadRule):
 
         c = solve(lambda x: moment.project(x) + ridge * x, wide, inverse)
         return memory.recall(c).to(q.dtype)
+
+    def diagnose(
+        self, q: Float[Tensor, "B T H K"], k: Float[Tensor, "B T H K"] | None, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """Lambda, which the second moment of the keys stands against."""
+        return {"ridge": self._ridge(compute_dtype(q))}
+
+    def _ridge(self, dtype: torch.dtype) -> Tensor:
+        """Lambda, [H, K]."""
+        ridge: Tensor = F.softplus(self.p.to(dtype)) + self.config.lambda_min
+        return ridge

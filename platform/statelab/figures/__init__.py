@@ -1,0 +1,1 @@
+"""Pictures of runs and models, one figure a function; Matplotlib is imported here alone."""

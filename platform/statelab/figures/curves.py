@@ -1,0 +1,69 @@
+"""How a run went: loss, metrics, learning rate and speed over its steps, accuracy by slice."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from statelab.figures.style import PALETTE, Subject, make_figure, plain_axes
+from statelab.metric_history import History
+
+__all__ = ["slice_accuracy", "training_curves"]
+
+_STEP = "optimizer step"
+_SLICE = "val/accuracy/"
+
+
+def training_curves(history: History, subject: Subject) -> Figure | None:
+    """Loss, accuracy, bits per byte or perplexity, learning rate, gradient and speed."""
+    if "train/loss" not in history:
+        return None
+    text = "val/bpb" in history
+    panels = [
+        ("loss (nats a token)", ["train/loss", "val/loss"], "linear"),
+        ("bits a byte", ["val/bpb"], "linear") if text else ("perplexity", ["val/ppl"], "log"),
+        ("accuracy (share of tokens)", ["val/accuracy"], "linear"),
+        ("learning rate", ["lr"], "linear"),
+        ("gradient norm before clipping", ["grad_norm"], "log"),
+        ("speed (tokens a second)", ["perf/tokens_per_second"], "linear"),
+    ]
+    figure, rows = make_figure(subject, "Training", (2, 3))
+    for axes, (label, names, scale) in zip((a for row in rows for a in row), panels, strict=True):
+        _plot(axes, history, names)
+        axes.set_yscale(scale)
+        plain_axes(axes, x=_STEP, y=label)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    return figure
+
+
+def slice_accuracy(history: History, subject: Subject) -> Figure | None:
+    """Validation accuracy by slice: over the steps, and at the last one."""
+    names = [name for name in history if name.startswith(_SLICE)]
+    if not names:
+        return None
+    figure, [[left, right]] = make_figure(subject, "Validation accuracy by slice", (1, 2))
+    labels = [name.removeprefix(_SLICE) for name in names]
+    for i, (name, label) in enumerate(zip(names, labels, strict=True)):
+        steps, values = list(history[name]), list(history[name].values())
+        left.plot(steps, values, "o-", color=PALETTE[i % len(PALETTE)], label=label, markersize=4)
+        right.barh(label, values[-1], color=PALETTE[i % len(PALETTE)])
+        right.text(min(values[-1] + 0.02, 0.86), i, f"{values[-1]:.3f}", va="center")
+    plain_axes(left, x=_STEP, y="accuracy (share of tokens)")
+    left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    left.set_ylim(-0.03, 1.03)
+    left.legend(fontsize=8)
+    plain_axes(right, x="accuracy at the last step (share of tokens)", y="slice")
+    right.set_xlim(0, 1)
+    right.invert_yaxis()
+    return figure
+
+
+def _plot(axes: Axes, history: History, names: list[str]) -> None:
+    for i, name in enumerate(names):
+        if name in history:
+            steps, values = list(history[name]), list(history[name].values())
+            marks = "o-" if name.startswith("val/") else "-"
+            axes.plot(steps, values, marks, color=PALETTE[i], markersize=4, linewidth=1.3)
+    if len(names) > 1:
+        axes.legend([name.partition("/")[0] for name in names], fontsize=8)

@@ -1,0 +1,121 @@
+"""Maps of the effective weights: how much of each token's value is in each output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from statelab.examination import chosen
+from statelab.figures.style import Subject, make_figure
+from statelab.probe import Weights
+
+__all__ = ["against_plain", "effective_weights"]
+
+_MOST_LAYERS, _MOST_HEADS = 3, 3
+_LABELLED = 64  # longer texts have numbers at their axes
+
+_WHAT = "share of a row's |weights|; both signs (no unit)"
+
+
+def effective_weights(
+    weights: Mapping[int, Weights], kinds: Mapping[int, str], text: Sequence[str], subject: Subject
+) -> Figure | None:
+    """Up to three layers down, up to three heads across: o_t <- v_j.
+
+    Args:
+        weights: Of these layers.
+        kinds: What each layer is.
+        text: A label a token.
+        subject: For the title.
+    """
+    if not weights:
+        return None
+    layers = chosen(list(weights), _MOST_LAYERS)
+    heads = chosen(range(len(weights[layers[0]].read)), _MOST_HEADS)
+    panels = [
+        [
+            (_shares(weights[layer].read[head]), f"layer {layer} ({kinds[layer]}), head {head}")
+            for head in heads
+        ]
+        for layer in layers
+    ]
+    what = "Effective weights $o_t \\leftarrow v_j$: how much of value j is in output t"
+    return _maps(panels, what, text, subject)
+
+
+def against_plain(
+    weights: Mapping[int, Weights], text: Sequence[str], subject: Subject
+) -> Figure | None:
+    """The same memory, read plainly and as the pair reads it, and the difference.
+
+    Of each layer the head is shown where that is largest.
+    """
+    panels = []
+    for layer in chosen([i for i, each in weights.items() if each.plain is not None], 2):
+        plain = weights[layer].plain
+        assert plain is not None
+        before, after = _shares(plain), _shares(weights[layer].read)
+        head = int((after - before).abs().sum((1, 2)).argmax())
+        where = f"layer {layer}, head {head}"
+        panels.append(
+            [
+                (before[head], f"{where}: query as it is"),
+                (after[head], "as this pair reads"),
+                (after[head] - before[head], "difference"),
+            ]
+        )
+    if not panels:
+        return None
+    what = "What the read rule changes in the effective weights $o_t \\leftarrow v_j$"
+    return _maps(panels, what, text, subject)
+
+
+def _maps(
+    panels: Sequence[Sequence[tuple[Tensor, str]]],
+    what: str,
+    text: Sequence[str],
+    subject: Subject,
+) -> Figure:
+    shape = len(panels), len(panels[0])
+    figure, rows = make_figure(subject, what, shape, panel=(4.4, 4.0))
+    largest = max(_typical(each) for row in panels for each, _ in row)
+    for axes_row, row in zip(rows, panels, strict=True):
+        for axes, (shares, title) in zip(axes_row, row, strict=True):
+            future = torch.ones_like(shares, dtype=torch.bool).triu(1)
+            shown = np.ma.masked_array(shares.numpy(), future.numpy())
+            axes.set_facecolor("0.93")
+            image = axes.imshow(
+                shown, cmap="PuOr", vmin=-largest, vmax=largest, interpolation="nearest"
+            )
+            axes.set_title(title, fontsize=10)
+            _label(axes, text)
+    figure.colorbar(image, ax=[a for row in rows for a in row], label=_WHAT, shrink=0.8)
+    return figure
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Each row over the sum of its sizes: what stays where the output is normalised."""
+    return weights / weights.abs().sum(-1, keepdim=True).clamp(min=1e-12)
+
+
+def _typical(shares: Tensor) -> float:
+    """The scale's end. The first rows have few tokens to share among, and would outshine all."""
+    rows = shares[min(4, len(shares) - 1) :]
+    return max(float(rows.abs().amax(-1).quantile(0.9)), 1e-3)
+
+
+def _label(axes: Axes, text: Sequence[str]) -> None:
+    if len(text) <= _LABELLED:
+        size = min(8.0, 200 / len(text))
+        font: dict[str, Any] = {"fontsize": size, "family": "monospace", "parse_math": False}
+        axes.set_xticks(range(len(text)), text, rotation=90 * (max(map(len, text)) > 1), **font)
+        axes.set_yticks(range(len(text)), text, **font)
+        axes.tick_params(length=1.5, pad=1)
+    axes.set_xlabel("value of token j")
+    axes.set_ylabel("output at token t")
