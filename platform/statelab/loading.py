@@ -215,6 +215,13 @@ def _build(values: _Values) -> Resolved:
         ),
         data_config,
     )
+    trainer = _section(values, TrainerConfig, "trainer.")
+    for plugin in (write, read):
+        if plugin.cls.full_precision and trainer.precision == "bf16-true":
+            raise RuleError(
+                f"trainer.precision=bf16-true would round the parameters of {plugin.name!r} away; "
+                "use bf16-mixed."
+            )
     config = _section(
         values,
         Config,
@@ -222,7 +229,7 @@ def _build(values: _Values) -> Resolved:
         model=model,
         data=data_config,
         optim=_section(values, OptimConfig, "optim."),
-        trainer=_section(values, TrainerConfig, "trainer."),
+        trainer=trainer,
         tracking=_section(values, TrackingConfig, "tracking."),
     )
     return Resolved(config=config, origins=values.origins)

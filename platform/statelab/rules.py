@@ -72,7 +72,13 @@ class Rule(nn.Module):
     `diagnose` names what is worth watching: tensors of any shape, whose mean and deviation are
     logged at each validation, and whose distribution is drawn; a tensor of a single number, of no
     dimension, is logged alone. It is called outside training, on a pass from the first token.
+
+    Attributes:
+        full_precision: Whether parameters must stay fp32 at least, as those of a state-space
+            model, which move by less than bf16 can say; `trainer.precision=bf16-true` is refused.
     """
+
+    full_precision: ClassVar[bool] = False
 
     def __init__(self, config: Any, dims: MixerDims) -> None:
         super().__init__()

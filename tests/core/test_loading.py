@@ -542,3 +542,10 @@ def test_an_odd_head_can_not_be_rotated():
     config = load_config(None, [*BASE, "model.head_dim=5", "model.positions=rope"])
     with pytest.raises(ConfigError, match=r"model\.head_dim=5 is odd, and the rotary embedding"):
         build_model(config, device="meta")
+
+
+def test_parameters_that_bf16_would_ruin_are_kept_from_it(toy_config):
+    with pytest.raises(RuleError, match="bf16-true would round the parameters of 's4d' away"):
+        toy_config("write=s4d", "trainer.precision=bf16-true")
+    assert toy_config("write=s4d", "trainer.precision=bf16-mixed").model.write.name == "s4d"
+    assert toy_config("write=gla", "trainer.precision=bf16-true").model.write.name == "gla"

@@ -48,6 +48,7 @@ class S4D(WriteRule):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"linear", "features", "bounded"})
+    full_precision: ClassVar[bool] = True
 
     def __init__(self, config: S4DConfig, dims: MixerDims) -> None:
         super().__init__(config, dims)
