@@ -126,7 +126,8 @@ class Reader:
 def reader(away: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """A reader in an empty folder; the rules that a page registers are forgotten at its end."""
     for registry in (write_rules, read_rules, data_modules):
-        monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+        installed = {name: registry.get(name) for name in registry.names()}
+        monkeypatch.setattr(registry, "_plugins", installed)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     return Reader(away)
 
