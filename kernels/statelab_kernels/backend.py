@@ -35,8 +35,8 @@ def choose(op: str, backend: str, forms: Mapping[str, Form], device: torch.devic
     if backend == "auto":
         preference = ("fused", "chunked") if device.type == "cuda" else ("chunked",)
         name = next(name for name in (*preference, "reference") if name in forms)
-        # A log record would break a compiled graph.
-        if not torch.compiler.is_compiling():
+        # A log record would break a compiled graph; on the meta device nothing is computed.
+        if device.type != "meta" and not torch.compiler.is_compiling():
             _announce(op, name, device.type)
         return forms[name]
     if backend not in forms:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from statelab.config import Config, TrackingConfig
 from statelab.registries import trackers
+from statelab.signals import deferring
 from statelab.tracking import Tracker, make_folder
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.server import serve
@@ -43,33 +44,36 @@ class MLflowTracker(Tracker):
         with reaching(uri):
             # MLflow puts a run's files into `<artifact_location>/<run_id>/artifacts`: so they lie
             # in the run's folder, unless a server keeps them.
-            run = client.create_run(
-                experiment_id(
-                    client,
-                    config.tracking.experiment or config.experiment,
-                    artifact_location=None if is_server(uri) else experiment.as_uri(),
-                ),
-                run_name=name,
-                tags={"mlflow.user": _user(), **tags},
+            where = experiment_id(
+                client,
+                config.tracking.experiment or config.experiment,
+                artifact_location=None if is_server(uri) else experiment.as_uri(),
             )
-            folder = experiment / run.info.run_id
-            own_tags = {
-                "mlflow.note.content": description,
-                "mlflow.source.name": Path(sys.argv[0]).name,
-                "statelab.folder": str(folder),
-                "statelab.host": socket.gethostname(),
-                "statelab.pid": str(os.getpid()),
-            }
+            run = None
             try:
+                # A run that was made, but that nobody has in hand, would be RUNNING for ever.
+                with deferring():
+                    given = {"mlflow.user": _user(), **tags}
+                    run = client.create_run(where, run_name=name, tags=given)
+                folder = experiment / run.info.run_id
                 folder.mkdir()
+                own_tags = {
+                    "mlflow.note.content": description,
+                    "mlflow.source.name": Path(sys.argv[0]).name,
+                    "statelab.folder": str(folder),
+                    "statelab.host": socket.gethostname(),
+                    "statelab.pid": str(os.getpid()),
+                }
                 client.log_batch(
                     run.info.run_id,
                     params=[Param(key, _text(value)) for key, value in params.items()],
                     tags=[RunTag(key, value) for key, value in own_tags.items()],
                 )
                 return MLflowRun(client, run.info.run_id, folder)
-            except Exception:
-                client.set_terminated(run.info.run_id, "FAILED")
+            except BaseException as error:
+                if run is not None:
+                    status = "FAILED" if isinstance(error, Exception) else "KILLED"
+                    client.set_terminated(run.info.run_id, status)
                 raise
 
     def folder_of(self, run_id: str, *, uri: str | None, run_dir: Path) -> Path | None:

@@ -9,18 +9,21 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from statelab.signals import leaving
+from statelab.signals import leave_on_signals
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line.
+    """Run a command line: the process's own, if none is given.
 
     Exit status: 0 done, 1 failed, 2 the user's mistake (one line), 130 Ctrl-C, 143 terminated.
     """
-    with leaving():
-        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    if arguments is None:
+        # The process is this command's own.
+        leave_on_signals()
+        arguments = sys.argv[1:]
+    sys.exit(_run(list(arguments)))
 
 
 def _run(arguments: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["complete"]
 
 
@@ -31,13 +33,15 @@ def _known() -> dict[str, list[str]]:
     from statelab.options import keys_of
     from statelab.registries import data_modules, read_rules, write_rules
 
-    words = {key.name: key.type.split(" | ") for key in keys_of(Config)}
-    values = {key: each if len(each) > 1 else [] for key, each in words.items()}
-    switches = {key: ["true", "false"] for key, each in words.items() if each == ["bool"]}
+    types = {key.name: key.type.replace("bool", "true | false") for key in keys_of(Config)}
+    words = {
+        key: [] if re.search(r"\b(int|float|str)\b", each) or each[0] in "[{" else each.split(" | ")
+        for key, each in types.items()
+    }
     names = {
         "write": write_rules.names(),
         "read": read_rules.names(),
         "data.name": data_modules.names(),
         "experiment": experiment_names(),
     }
-    return values | switches | names
+    return words | names

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Stopped", "deferring", "handling", "leaving", "unwinding"]
+__all__ = ["Stopped", "deferring", "handling", "leave_on_signals", "unwinding"]
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -30,6 +30,9 @@ class Stopped(SystemExit):
         super().__init__(128 + number)
         self.received = signal.Signals(number)
 
+    def __str__(self) -> str:
+        return self.received.name
+
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
@@ -45,11 +48,13 @@ def handling(handler: Handler) -> Iterator[None]:
             signal.signal(each, earlier)
 
 
-@contextmanager
-def leaving() -> Iterator[None]:
-    """Leave the process at once: an exception could be swallowed or printed, by an import say."""
-    with handling(lambda number, frame: os._exit(128 + number)):
-        yield
+def leave_on_signals() -> None:
+    """Leave the process at once, from now on to its very end.
+
+    An exception could be swallowed, or printed, by an import or by what Python does at exit.
+    """
+    for each in _SIGNALS:
+        signal.signal(each, lambda number, frame: os._exit(128 + number))
 
 
 @contextmanager

@@ -14,16 +14,19 @@ import yaml
 from lightning.fabric.utilities.seed import seed_everything
 
 from statelab.callbacks.checkpoints import AtomicCheckpointIO, Checkpoints
+from statelab.callbacks.diagnostics import Diagnostics
+from statelab.callbacks.figures import Figures
 from statelab.callbacks.history import History
 from statelab.callbacks.position import Position
 from statelab.callbacks.progress import ProgressBar
-from statelab.callbacks.stop import GracefulStop, Stopped
+from statelab.callbacks.stop import GracefulStop
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.environment import write_environment
 from statelab.language_model import LanguageModel
 from statelab.loading import flatten, to_dict
 from statelab.optim import total_steps
+from statelab.signals import Stopped, unwinding
 from statelab.sizes import Sizes, measure
 from statelab.tracking import LocalRun, Run, Status, tracker
 
@@ -85,15 +88,8 @@ def train(config: Config, *, progress: bool = True) -> Result:
     data = build_data(config)
     sizes = measure(config)
     seed_everything(config.seed, workers=True, verbose=False)
-    run = _start(config, sizes)
-    try:
-        result = _fit(config, data, run, sizes, progress)
-    except BaseException as error:
-        killed = isinstance(error, KeyboardInterrupt)
-        run.finish("KILLED" if killed else "FAILED", f"{type(error).__name__}: {error}")
-        raise
-    run.finish(result.status)
-    return result
+    with unwinding():
+        return _run(config, data, sizes, progress)
 
 
 def quiet_lightning() -> None:
@@ -130,11 +126,24 @@ def make_trainer(config: Config, **options: Any) -> L.Trainer:
     )
 
 
+def _run(config: Config, data: L.LightningDataModule, sizes: Sizes, progress: bool) -> Result:
+    """Start the run, train, and record its end, whatever that is."""
+    run = _start(config, sizes)
+    try:
+        _describe(config, run)
+        result = _fit(config, data, run, sizes, progress)
+    except BaseException as error:
+        status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        run.finish(status, f"{type(error).__name__}: {error}")
+        raise
+    run.finish(result.status)
+    return result
+
+
 def _start(config: Config, sizes: Sizes) -> Run:
-    """Open the run and write what defines it into its folder."""
     params = flatten(to_dict(config))
     if config.tracking.enabled:
-        run = tracker().start(
+        return tracker().start(
             config,
             name=f"{pair_name(config)} {config.experiment}",
             params=params,
@@ -153,14 +162,16 @@ def _start(config: Config, sizes: Sizes) -> Run:
                 f"{sizes.state_bytes:,} bytes of state, seed {config.seed}."
             ),
         )
-    else:
-        run = LocalRun.start(config)
+    return LocalRun.start(config)
+
+
+def _describe(config: Config, run: Run) -> None:
+    """Write what defines the run into its folder."""
     resolved = run.folder / "config.yaml"
     text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
     resolved.write_text(text, encoding="utf-8")
     for file in (resolved, *write_environment(run.folder)):
         run.log_artifact(file)
-    return run
 
 
 def _fit(
@@ -176,7 +187,10 @@ def _fit(
     checkpoints = Checkpoints(
         run.folder / "checkpoints", every=config.trainer.checkpoint_every, val_every=val_every
     )
-    bar = [ProgressBar(pair_name(config), history)] if progress else []
+    diagnostics = Diagnostics(run.folder)
+    optional: list[L.Callback] = [ProgressBar(pair_name(config), history)] if progress else []
+    if config.tracking.figures:
+        optional.append(Figures(run, config, pair_name(config), diagnostics))
     trainer = make_trainer(
         config,
         max_steps=steps,
@@ -184,7 +198,14 @@ def _fit(
         val_check_interval=val_every * accumulate,
         check_val_every_n_epoch=None,
         logger=run.logger,
-        callbacks=[Position(), history, checkpoints, GracefulStop(checkpoints), *bar],
+        callbacks=[
+            Position(),
+            history,
+            diagnostics,
+            checkpoints,
+            GracefulStop(checkpoints),
+            *optional,
+        ],
         enable_progress_bar=progress,
         log_every_n_steps=1,
         default_root_dir=run.folder,
