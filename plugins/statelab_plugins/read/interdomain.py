@@ -55,9 +55,10 @@ class Interdomain(ReadRule):
         """
         if "bounded" not in write.provides and mixer.output_norm == "none":
             raise RuleError(
-                f"model.mixer.output_norm=none: the memory of {write.__name__} grows with the "
+                f"model.mixer.output_norm=none: the memory of {write.__name__} may grow with the "
                 "number of tokens, and interdomain reads it twice. Use "
-                "model.mixer.output_norm=rms, or a write rule that decays or erases."
+                "model.mixer.output_norm=rms, or a write rule that provides 'bounded', since it "
+                "decays or erases."
             )
 
     def forward(
