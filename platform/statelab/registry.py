@@ -158,7 +158,7 @@ class Registry(Generic[T]):
                 f"{self.kind} {reference!r} can't be loaded: {type(error).__name__}: {error}"
             ) from error
         for plugin in self._plugins.values():
-            if plugin.cls is cls:
+            if _source(plugin.cls) == _source(cls):
                 return plugin
         raise PluginError(
             f"{self.kind} {reference!r}: {attribute} is not registered as one. Decorate it with "
@@ -195,6 +195,12 @@ def _first_line(module: str) -> str:
         return f"can't be read: {type(error).__name__}: {error}"
 
 
-def _source(cls: type) -> str:
-    """Where a class comes from; a re-run notebook cell or reloaded module gives the same."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+def _source(cls: object) -> str:
+    """Where a class comes from.
+
+    A re-run notebook cell gives the same; so does a file, whether imported or named by its path.
+    """
+    module = getattr(cls, "__module__", "")
+    name = getattr(cls, "__qualname__", repr(cls))
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return f"{Path(file).resolve()}:{name}" if file else f"{module}.{name}"

@@ -193,6 +193,20 @@ def test_a_file_is_named_from_the_current_folder_and_kept_for_every_other(
     monkeypatch.chdir(file.parent)
     assert registry.get("leaky.py:Found").name == "from_a_file"
     assert registry.qualified("leaky.py:Found") == f"{file}:Found"
+
+
+def test_a_file_may_be_named_and_imported_in_one_session(registry, offer, tmp_path, monkeypatch):
+    (tmp_path / "both_ways.py").write_text(
+        "from the_registry import Options, it\n"
+        "@it.register('both_ways', config=Options)\n"
+        "class Found: pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert registry.get("both_ways.py:Found").name == "both_ways"
+    import both_ways
+
+    assert registry.get("both_ways").cls is both_ways.Found
+    assert registry.get("both_ways.py:Found").cls is both_ways.Found
     assert registry.qualified("leaky") == "leaky"
     assert registry.qualified("package.module:Found") == "package.module:Found"
 

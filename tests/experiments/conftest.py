@@ -129,6 +129,7 @@ def reader(away: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         installed = {name: registry.get(name) for name in registry.names()}
         monkeypatch.setattr(registry, "_plugins", installed)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.syspath_prepend(away)
     return Reader(away)
 
 
