@@ -14,7 +14,7 @@ def make() -> str:
     """The notebook as JSON text, without outputs; the same each time."""
     page = PAGE.read_text(encoding="utf-8")
     page = page.replace(" [python.ipynb](python.ipynb) is the same as a notebook.", "")
-    cells = []
+    cells: list[dict[str, object]] = []
     # Between fences there is text, inside them code, in turn.
     for index, part in enumerate(re.split(r"^```(?:python)?\n", page, flags=re.MULTILINE)):
         source = part.strip("\n")

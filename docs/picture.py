@@ -176,9 +176,7 @@ def _arrow(x1: float, y1: float, x2: float, y2: float, colour: str) -> list[str]
     ]
 
 
-def _line(
-    x1: float, y1: float, x2: float, y2: float, colour: str = LINE, width: float = 1
-) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, width: float = 1) -> str:
     return (
         f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" '
         f'stroke-width="{width:g}"/>'
