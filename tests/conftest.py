@@ -38,6 +38,7 @@ TOY = {
     "trainer.max_steps": "4",
     "trainer.val_every": "2",
     "trainer.accelerator": "cpu",
+    "tracking.figures": "false",
 }
 
 

@@ -15,9 +15,7 @@ from statelab.registries import data_modules
 __all__ = ["SHOWN", "Examination", "chosen", "examine"]
 
 #: Tokens in a map of weights, where nobody says which.
-SHOWN = 48
-
-_LAYERS = 3
+SHOWN = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +58,7 @@ def examine(model: Decoder, config: Config, tokens: Tensor, shown: int = SHOWN) 
         diagnostics=probe.diagnose(model, tokens),
         spectra=probe.key_spectra(model, tokens),
         norms=probe.state_norms(model, tokens),
-        weights=probe.effective_weights(model, text, layers=chosen(list(kinds), _LAYERS)),
+        weights=probe.effective_weights(model, text, layers=_shown(kinds)),
         text=[data.spell(config.data, token) for token in text[0].tolist()],
     )
 
@@ -70,3 +68,10 @@ def chosen(layers: Sequence[int], most: int) -> list[int]:
     if len(layers) <= most:
         return list(layers)
     return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
+
+
+def _shown(kinds: Mapping[int, str]) -> list[int]:
+    """Up to three layers; where there is attention beside memories, one of them."""
+    memories = [index for index, kind in kinds.items() if kind == "memory"]
+    others = [index for index in kinds if index not in memories]
+    return chosen(memories, 2) + others[-1:] if memories and others else chosen(list(kinds), 3)

@@ -13,6 +13,7 @@ __all__ = ["slice_accuracy", "training_curves"]
 
 _STEP = "optimizer step"
 _SLICE = "val/accuracy/"
+_SPIKED = ("val/ppl", "grad_norm")  # over decades, at times
 
 
 def training_curves(history: History, subject: Subject) -> Figure | None:
@@ -20,18 +21,18 @@ def training_curves(history: History, subject: Subject) -> Figure | None:
     if "train/loss" not in history:
         return None
     text = "val/bpb" in history
-    panels = [
-        ("loss (nats a token)", ["train/loss", "val/loss"], "linear"),
-        ("bits a byte", ["val/bpb"], "linear") if text else ("perplexity", ["val/ppl"], "log"),
-        ("accuracy (share of tokens)", ["val/accuracy"], "linear"),
-        ("learning rate", ["lr"], "linear"),
-        ("gradient norm before clipping", ["grad_norm"], "log"),
-        ("speed (tokens a second)", ["perf/tokens_per_second"], "linear"),
-    ]
+    panels = {
+        "loss (nats a token)": ["train/loss", "val/loss"],
+        "bits a byte" if text else "perplexity (no unit)": ["val/bpb" if text else "val/ppl"],
+        "accuracy (share of tokens)": ["val/accuracy"],
+        "learning rate (no unit)": ["lr"],
+        "gradient norm before clipping (no unit)": ["grad_norm"],
+        "speed (tokens a second)": ["perf/tokens_per_second"],
+    }
     figure, rows = make_figure(subject, "Training", (2, 3))
-    for axes, (label, names, scale) in zip((a for row in rows for a in row), panels, strict=True):
+    every = (axes for row in rows for axes in row)
+    for axes, (label, names) in zip(every, panels.items(), strict=True):
         _plot(axes, history, names)
-        axes.set_yscale(scale)
         plain_axes(axes, x=_STEP, y=label)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
@@ -47,15 +48,15 @@ def slice_accuracy(history: History, subject: Subject) -> Figure | None:
     for i, (name, label) in enumerate(zip(names, labels, strict=True)):
         steps, values = list(history[name]), list(history[name].values())
         left.plot(steps, values, "o-", color=PALETTE[i % len(PALETTE)], label=label, markersize=4)
-        right.barh(label, values[-1], color=PALETTE[i % len(PALETTE)])
-        right.text(min(values[-1] + 0.02, 0.86), i, f"{values[-1]:.3f}", va="center")
+        right.barh(label, values[-1], height=0.7, color=PALETTE[i % len(PALETTE)])
+        right.text(values[-1] + 0.02, i, f"{values[-1]:.3f}", va="center", fontsize=9)
     plain_axes(left, x=_STEP, y="accuracy (share of tokens)")
     left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     left.set_ylim(-0.03, 1.03)
     left.legend(fontsize=8)
     plain_axes(right, x="accuracy at the last step (share of tokens)", y="slice")
-    right.set_xlim(0, 1)
-    right.invert_yaxis()
+    right.set_xlim(0, 1.15)
+    right.set_ylim(max(len(names), 4) - 0.5, -0.5)
     return figure
 
 
@@ -65,5 +66,7 @@ def _plot(axes: Axes, history: History, names: list[str]) -> None:
             steps, values = list(history[name]), list(history[name].values())
             marks = "o-" if name.startswith("val/") else "-"
             axes.plot(steps, values, marks, color=PALETTE[i], markersize=4, linewidth=1.3)
+            if name in _SPIKED and min(values) > 0 and max(values) > 20 * min(values):
+                axes.set_yscale("log")
     if len(names) > 1:
         axes.legend([name.partition("/")[0] for name in names], fontsize=8)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
 from statelab.examination import chosen
@@ -74,6 +74,7 @@ def distribution(
         steps = list(training[layer])
         bands(place, steps, np.array([shown(training[layer][step]) for step in steps]))
         plain_axes(place, x="optimizer step", y=scale.label, title=f"layer {layer}")
+        place.tick_params(labelleft=True)
     if picked:
         axes[1].legend(fontsize=8)
     return figure
@@ -106,16 +107,19 @@ def _histograms(axes: Axes, values: Mapping[int, np.ndarray], scale: _Scale) -> 
         low, high = low / 1.2, high * 1.2
         edges = np.geomspace(low, high, _BINS + 1)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         margin = max(0.05 * (high - low), 1e-3)
         edges = np.linspace(low - margin, high + margin, _BINS + 1)
     share = np.array([np.histogram(each, edges)[0] / each.size for each in values.values()])
     columns = np.arange(len(values) + 1) - 0.5
-    image = axes.pcolormesh(columns, edges, 100 * share.T, cmap="cividis_r", vmin=0)
+    image = axes.pcolormesh(columns, edges, 100 * share.T, cmap="Blues", vmin=0)
     axes.figure.colorbar(image, ax=axes, label="share of the layer's values (%)")
     medians = [float(np.median(each)) for each in values.values()]
     axes.plot(range(len(values)), medians, "D", color=ORANGE, markersize=5, label="median")
-    plain_axes(axes, x="layer", y=scale.label, title="over depth, at the end")
+    plain_axes(axes, x="layer", y=scale.label, title="over depth")
     axes.grid(visible=False)
     axes.set_xticks(range(len(values)), [str(layer) for layer in values])
     axes.legend(fontsize=8)

@@ -8,7 +8,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from statelab.figures.style import BLUE, ORANGE, Subject, layer_colors, make_figure, plain_axes
+from statelab.figures.style import (
+    BLUE,
+    ORANGE,
+    Subject,
+    layer_colors,
+    layer_label,
+    make_figure,
+    plain_axes,
+)
 
 __all__ = ["key_covariance"]
 
@@ -28,16 +36,16 @@ def key_covariance(spectra: Mapping[int, Tensor], subject: Subject) -> Figure | 
     mean = {layer: each.mean(0).clamp(min=0) for layer, each in spectra.items()}
     for layer, color in layer_colors(layers).items():
         number = range(1, len(mean[layer]) + 1)
-        left.plot(number, mean[layer], color=color, label=f"layer {layer}", linewidth=1.5)
+        left.plot(number, mean[layer], color=color, label=layer_label(layer, layers), linewidth=1.5)
     size = len(mean[layers[0]])
     left.axhline(1 / size, color="0.5", linestyle=":", label="no direction preferred")
     left.set_yscale("log")
     left.set_ylim(bottom=1e-5, top=1.2)
     plain_axes(left, x="eigenvalue, by size", y="eigenvalue, mean over heads (no unit)")
-    left.legend(fontsize=8, ncols=1 + len(layers) // 8)
+    left.legend(fontsize=8)
 
     for name, color, values in (
-        ("trace: how little the keys have in common", BLUE, [e.sum(-1) for e in spectra.values()]),
+        ("trace, 1 - |mean key|²", BLUE, [e.sum(-1) for e in spectra.values()]),
         ("largest eigenvalue", ORANGE, [e[:, 0] for e in spectra.values()]),
     ):
         right.plot(layers, [float(e.mean()) for e in values], "o-", color=color, label=name)

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from statelab.figures.distributions import Fan
-from statelab.figures.style import Subject, layer_colors, make_figure, plain_axes
+from statelab.figures.style import Subject, layer_colors, layer_label, make_figure, plain_axes
 
 __all__ = ["state_norms"]
 
@@ -26,9 +26,9 @@ def state_norms(norms: Mapping[int, Tensor], training: Fan, subject: Subject) ->
     if not norms:
         return None
     figure, [[left, right]] = make_figure(subject, "Norm of the state, a head", (1, 2))
-    for layer, color in layer_colors(list(norms)).items():
+    for layer, color in layer_colors(norms).items():
         tokens, norm = norms[layer].T
-        left.plot(tokens, norm, "o-", color=color, markersize=3, label=f"layer {layer}")
+        left.plot(tokens, norm, "o-", color=color, markersize=3, label=layer_label(layer, norms))
         if layer in training:
             steps = list(training[layer])
             quantiles = np.array([training[layer][step] for step in steps])
@@ -36,13 +36,13 @@ def state_norms(norms: Mapping[int, Tensor], training: Fan, subject: Subject) ->
             right.fill_between(steps, quantiles[:, 1], quantiles[:, 19], color=color, alpha=0.12)
     left.set_xlim(left=0)
     plain_axes(left, x="tokens read", y="|S|, Frobenius (units of k v)", title="over the text")
-    left.legend(fontsize=8, ncols=1 + len(norms) // 8)
+    left.legend(fontsize=8)
     right.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     plain_axes(
         right,
         x="optimizer step",
         y="|S| after the text (units of k v)",
-        title="over training: median and 90 % of heads and texts",
+        title="over training: median, and 90 %",
     )
     for axes in (left, right):
         axes.set_ylim(bottom=0)

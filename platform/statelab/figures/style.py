@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from statelab.examination import chosen
+
 __all__ = [
     "BLUE",
     "ORANGE",
     "PALETTE",
     "Subject",
     "layer_colors",
+    "layer_label",
     "make_figure",
     "plain_axes",
     "save",
@@ -85,13 +88,19 @@ def plain_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def layer_colors(layers: Sequence[int]) -> dict[int, Any]:
+def layer_colors(layers: Iterable[int]) -> dict[int, Any]:
     """A colour a layer, from dark to light with depth; the palette's where layers are few."""
+    layers = list(layers)
     if len(layers) <= 4:
         return dict(zip(layers, PALETTE, strict=False))
     # The last part of the map is too light for lines on white.
     ramp = matplotlib.colormaps["viridis"]
     return {layer: ramp(0.9 * i / (len(layers) - 1)) for i, layer in enumerate(layers)}
+
+
+def layer_label(layer: int, layers: Iterable[int]) -> str | None:
+    """A layer's name in a legend; of many layers only some are named."""
+    return f"layer {layer}" if layer in chosen(list(layers), 5) else None
 
 
 def save(figure: Figure, file: Path) -> None:

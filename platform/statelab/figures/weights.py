@@ -20,7 +20,8 @@ __all__ = ["against_plain", "effective_weights"]
 _MOST_LAYERS, _MOST_HEADS = 3, 3
 _LABELLED = 64  # longer texts have numbers at their axes
 
-_WHAT = "share of a row's |weights|; both signs (no unit)"
+_PANEL = (5.0, 4.7)  # inches
+_SHARE = "share of the row's |weights| (no unit)"
 
 
 def effective_weights(
@@ -46,7 +47,11 @@ def effective_weights(
         for layer in layers
     ]
     what = "Effective weights $o_t \\leftarrow v_j$: how much of value j is in output t"
-    return _maps(panels, what, text, subject)
+    figure, rows = make_figure(subject, what, (len(layers), len(heads)), panel=_PANEL)
+    # A layer of attention would outshine a memory on a scale that they share.
+    for row, maps in zip(rows, panels, strict=True):
+        _maps([row], [maps], text, _SHARE)
+    return figure
 
 
 def against_plain(
@@ -56,34 +61,34 @@ def against_plain(
 
     Of each layer the head is shown where that is largest.
     """
-    panels = []
+    reads: list[list[tuple[Tensor, str]]] = []
+    changes: list[list[tuple[Tensor, str]]] = []
     for layer in chosen([i for i, each in weights.items() if each.plain is not None], 2):
         plain = weights[layer].plain
         assert plain is not None
         before, after = _shares(plain), _shares(weights[layer].read)
         head = int((after - before).abs().sum((1, 2)).argmax())
         where = f"layer {layer}, head {head}"
-        panels.append(
-            [
-                (before[head], f"{where}: query as it is"),
-                (after[head], "as this pair reads"),
-                (after[head] - before[head], "difference"),
-            ]
+        reads.append(
+            [(before[head], f"{where}: read plainly"), (after[head], "as this pair reads")]
         )
-    if not panels:
+        changes.append([(after[head] - before[head], "difference, on a scale of its own")])
+    if not reads:
         return None
     what = "What the read rule changes in the effective weights $o_t \\leftarrow v_j$"
-    return _maps(panels, what, text, subject)
+    figure, rows = make_figure(subject, what, (len(reads), 3), panel=_PANEL)
+    _maps([row[:2] for row in rows], reads, text, _SHARE)
+    _maps([row[2:] for row in rows], changes, text, "difference of shares (no unit)")
+    return figure
 
 
 def _maps(
+    rows: Sequence[Sequence[Axes]],
     panels: Sequence[Sequence[tuple[Tensor, str]]],
-    what: str,
     text: Sequence[str],
-    subject: Subject,
-) -> Figure:
-    shape = len(panels), len(panels[0])
-    figure, rows = make_figure(subject, what, shape, panel=(4.4, 4.0))
+    label: str,
+) -> None:
+    """Draw maps [T, T], each with its title, on one scale."""
     largest = max(_typical(each) for row in panels for each, _ in row)
     for axes_row, row in zip(rows, panels, strict=True):
         for axes, (shares, title) in zip(axes_row, row, strict=True):
@@ -95,8 +100,10 @@ def _maps(
             )
             axes.set_title(title, fontsize=10)
             _label(axes, text)
-    figure.colorbar(image, ax=[a for row in rows for a in row], label=_WHAT, shrink=0.8)
-    return figure
+    every = [axes for row in rows for axes in row]
+    every[0].figure.colorbar(
+        image, ax=every, label=label, extend="both", fraction=0.04, aspect=30, shrink=0.8
+    )
 
 
 def _shares(weights: Tensor) -> Tensor:
@@ -107,12 +114,12 @@ def _shares(weights: Tensor) -> Tensor:
 def _typical(shares: Tensor) -> float:
     """The scale's end. The first rows have few tokens to share among, and would outshine all."""
     rows = shares[min(4, len(shares) - 1) :]
-    return max(float(rows.abs().amax(-1).quantile(0.9)), 1e-3)
+    return max(float(rows.abs().amax(-1).quantile(0.9)), 1e-6)
 
 
 def _label(axes: Axes, text: Sequence[str]) -> None:
     if len(text) <= _LABELLED:
-        size = min(8.0, 200 / len(text))
+        size = min(8.0, 270 / len(text))
         font: dict[str, Any] = {"fontsize": size, "family": "monospace", "parse_math": False}
         axes.set_xticks(range(len(text)), text, rotation=90 * (max(map(len, text)) > 1), **font)
         axes.set_yticks(range(len(text)), text, **font)
