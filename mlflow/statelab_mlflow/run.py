@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statelab.errors import RunError
-from statelab.tracking import METRICS, Run, Status
+from statelab.tracking import METRICS, STATUS, Run, Status
 from statelab_mlflow.journal import Journal, Sender
 from statelab_mlflow.store import connect, one_line, reaching, store_uri
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["MLflowRun", "resend"]
 
 _LAST_SEND_SECONDS = 20.0
-_STATUS = "status"
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class MLflowRun(Run):
 
     def _end(self, status: Status, reason: str | None) -> None:
         try:
-            (self.folder / _STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
+            (self.folder / STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
             _end(self._client, self.id, status, reason)
         except Exception as error:
             log.warning("run %s is %s, unknown to the store: %s", self.id, status, one_line(error))
@@ -93,8 +92,8 @@ def resend(folder: Path | str, *, uri: str | None = None) -> None:
     client = connect(uri)
     with reaching(uri), closing(Journal(folder / METRICS, client, folder.name)) as journal:
         journal.send()
-        if (folder / _STATUS).exists():
-            status, _, reason = (folder / _STATUS).read_text().strip().partition(" ")
+        if (folder / STATUS).exists():
+            status, _, reason = (folder / STATUS).read_text().strip().partition(" ")
             _end(client, folder.name, status, reason)
 
 

@@ -11,54 +11,81 @@ import subprocess
 import sys
 import tempfile
 import time
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import typer
 
 from statelab.errors import RunError
-from statelab_mlflow.store import connect, is_server
+from statelab.signals import deferring, unwinding
+from statelab_mlflow.search import newest_experiment
+from statelab_mlflow.store import connect, reaching
 
-__all__ = ["serve"]
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment
+
+__all__ = ["serve", "show_page"]
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 
 
-def serve(uri: str, run_dir: Path, host: str, port: int) -> None:
-    """Run the server until Ctrl-C or SIGTERM; of a server that runs elsewhere, say where.
+def serve(
+    uri: str, run_dir: Path, host: str, port: int, experiment: str | None, browser: bool
+) -> None:
+    """Run the server over a database until Ctrl-C or SIGTERM.
 
     Args:
         uri: The store's.
         run_dir: Where files go that are uploaded through the server.
         host: The address to listen on.
         port: The port to listen on.
+        experiment: Whose page to show; None is that of the newest run.
+        browser: Whether to open it.
 
     Raises:
         RunError: If the port is taken, the store can't be used, or the server fails.
+        Stopped: At the signal.
     """
-    if is_server(uri):
-        typer.echo(f"statelab UI at {uri}")
-        return
     _check_port(host, port)
     typer.echo("MLflow's server starts, which takes some seconds.", err=True)
-    connect(uri)
+    with reaching(uri):
+        shown = newest_experiment(connect(uri), experiment)
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", uri, "--artifacts-destination", str(run_dir)]
     command += ["--workers", "1"]
     with (
-        suppress(KeyboardInterrupt),
-        _sigterm_interrupts(),
+        unwinding(),
         tempfile.TemporaryFile("w+") as output,
         _process_group(command, output) as server,
     ):
         _wait_until_healthy(server, host, port, output)
         typer.echo(f"statelab UI at http://{host}:{port}  (Ctrl-C stops it)")
+        show_page(f"http://{host}:{port}", shown, browser)
         server.wait()
         raise RunError(f"the MLflow server ended by itself: {_last_line(output)}")
+
+
+def show_page(root: str, experiment: Experiment | None, browser: bool) -> None:
+    """Say where an experiment's runs are shown; there is none before the first run.
+
+    Args:
+        root: The server's address.
+        experiment: Which one.
+        browser: Whether to open a browser there too.
+    """
+    address = root
+    if experiment is not None:
+        address = f"{root.rstrip('/')}/#/experiments/{experiment.experiment_id}/runs"
+        typer.echo(f"{experiment.name} at {address}")
+    if browser:
+        screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+        # Without a screen, webbrowser would start one that takes the terminal over.
+        if not (screen and webbrowser.open(address)):
+            typer.echo("No browser can be opened here: open the address yourself.", err=True)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -77,34 +104,30 @@ def _check_port(host: str, port: int) -> None:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that the server is stopped in both cases."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def _process_group(command: list[str], output: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a group of its own, all of which is gone at the end."""
     # Without this MLflow starts seven more processes, for jobs that nobody here submits.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    leader = subprocess.Popen(
-        command, stdout=output, stderr=output, env=environment, start_new_session=True
-    )
+    leader = None
     try:
+        with deferring():
+            leader = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
         yield leader
     finally:
-        with suppress(ProcessLookupError):
+        if leader is not None:
+            _end_group(leader)
+
+
+def _end_group(leader: subprocess.Popen[bytes]) -> None:
+    """Ask the group to end; after ten seconds, or at a second Ctrl-C, end it."""
+    try:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(leader.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                leader.wait(_STOP_SECONDS)
+            leader.wait(_STOP_SECONDS)
+    finally:
+        with suppress(ProcessLookupError):
             os.killpg(leader.pid, signal.SIGKILL)
         leader.wait()
 

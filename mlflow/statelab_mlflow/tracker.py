@@ -10,12 +10,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import typer
+
 from statelab.config import Config, TrackingConfig
+from statelab.records import RunQuery, RunRecord
 from statelab.registries import trackers
 from statelab.signals import deferring
 from statelab.tracking import Tracker, make_folder
 from statelab_mlflow.run import MLflowRun
-from statelab_mlflow.server import serve
+from statelab_mlflow.search import find_runs, newest_experiment
+from statelab_mlflow.server import serve, show_page
 from statelab_mlflow.store import connect, experiment_id, is_absent, is_server, reaching, store_uri
 
 __all__ = ["MLflowTracker"]
@@ -92,9 +96,38 @@ class MLflowTracker(Tracker):
                 return None
         return Path(folder) if folder else None
 
-    def serve(self, *, uri: str | None, run_dir: Path, host: str, port: int) -> None:
+    def find(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[RunRecord]:
+        """The recorded runs that fit the query, in its order; of a store that isn't there, none."""
+        uri = store_uri(uri, run_dir)
+        if is_absent(uri):
+            return []
+        with reaching(uri):
+            return find_runs(connect(uri), query, run_dir)
+
+    def remove(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
+        """Mark a run as deleted; `mlflow gc` wipes what is marked."""
+        uri = store_uri(uri, run_dir)
+        with reaching(uri):
+            connect(uri).delete_run(run_id)
+
+    def serve(
+        self,
+        *,
+        uri: str | None,
+        run_dir: Path,
+        host: str,
+        port: int,
+        experiment: str | None,
+        browser: bool,
+    ) -> None:
         """Show the recorded runs in a browser until interrupted; prints the address."""
-        serve(store_uri(uri, run_dir), run_dir.resolve(), host, port)
+        uri = store_uri(uri, run_dir)
+        if is_server(uri):
+            typer.echo(f"statelab UI at {uri}")
+            with reaching(uri):
+                show_page(uri, newest_experiment(connect(uri), experiment), browser)
+        else:
+            serve(uri, run_dir.resolve(), host, port, experiment, browser)
 
 
 def _text(value: str | int | float | bool | None) -> str:

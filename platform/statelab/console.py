@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from statelab.benchmarks import Report
     from statelab.config import Config
+    from statelab.records import RunRecord
     from statelab.sizes import Sizes
     from statelab.train import Result
 
@@ -26,11 +28,14 @@ __all__ = [
     "print_report",
     "print_result",
     "print_rules",
+    "print_runs",
     "print_sizes",
     "print_start",
 ]
 
 # Names, paths and lists are printed as they are: `[q, k]` is no markup, `:gear:` no picture.
+_RUN_METRICS = ("val/loss", "val/accuracy", "val/bpb")
+
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
@@ -110,6 +115,31 @@ def print_result(result: Result, config: Config) -> None:
         _print_command("ui", *place)
 
 
+def print_runs(runs: Sequence[RunRecord], sort: str | None, *, to: IO[str] | None = None) -> None:
+    """Print a line for each run.
+
+    Args:
+        runs: The runs.
+        sort: A metric to show beside the usual ones.
+        to: Where to print; None is standard output.
+    """
+    wanted = dict.fromkeys((*_RUN_METRICS, *([sort] if sort else [])))
+    metrics = [name for name in wanted if any(name in run.metrics for run in runs)]
+    # A name of two lines leaves room for the values on a narrow screen.
+    heads = [name.replace("/", "/\n") for name in metrics]
+    columns = ("run", "experiment", "pair", "status", "step", *heads, "age")
+    table = _table(*columns, right=("step", *heads, "age"))
+    for column in (table.columns[0], table.columns[-1]):
+        column.no_wrap = True
+    for run in runs:
+        values = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in metrics]
+        status = "lost" if run.lost else run.status
+        step = "" if run.step is None else f"{run.step:,}"
+        age = _age(time.time() - run.started)
+        table.add_row(run.id[:8], run.experiment, run.pair, status, step, *values, age)
+    (Console(file=to) if to else console).print(table)
+
+
 def print_report(report: Report) -> None:
     """Print what a benchmark found: its setup, then table after table."""
     console.print(", ".join(f"{name} {value}" for name, value in report.setup.items()))
@@ -123,6 +153,13 @@ def print_report(report: Report) -> None:
             table.add_row(*map(_cell, row.values()))
         console.print(table)
     console.print("±: half the distance of the quartiles; below it the target, where one is set")
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def _print_command(*words: str) -> None:

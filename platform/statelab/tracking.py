@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from statelab.config import Config
+    from statelab.records import RunQuery, RunRecord
 
-__all__ = ["METRICS", "LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
+__all__ = ["METRICS", "STATUS", "LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 #: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
 METRICS = "metrics.jsonl"
+
+#: How a run ended, in its folder, with the reason; `RUNNING host process` of an untracked one.
+STATUS = "status"
 
 
 class Run(ABC):
@@ -84,8 +90,45 @@ class Tracker(ABC):
         """The folder of a recorded run, or None if the store doesn't know it."""
 
     @abstractmethod
-    def serve(self, *, uri: str | None, run_dir: Path, host: str, port: int) -> None:
-        """Show the recorded runs in a browser until interrupted; prints the address."""
+    def find(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[RunRecord]:
+        """The recorded runs that fit the query, in its order; of a store that isn't there, none.
+
+        Raises:
+            RunError: If the store can't be reached.
+        """
+
+    @abstractmethod
+    def remove(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
+        """Show a run no more.
+
+        Raises:
+            RunError: If the store can't be reached.
+        """
+
+    @abstractmethod
+    def serve(
+        self,
+        *,
+        uri: str | None,
+        run_dir: Path,
+        host: str,
+        port: int,
+        experiment: str | None,
+        browser: bool,
+    ) -> None:
+        """Show the recorded runs in a browser until interrupted; prints the address.
+
+        Args:
+            uri: The store.
+            run_dir: The folder of the runs.
+            host: The address to listen on.
+            port: The port to listen on.
+            experiment: Whose page to name; None is that of the newest run.
+            browser: Whether to open that page too.
+
+        Raises:
+            RunError: If the store, the port or the experiment can't be had.
+        """
 
 
 @dataclass
@@ -101,6 +144,7 @@ class LocalRun(Run):
         run_id = uuid.uuid4().hex
         folder = Path(config.run_dir).resolve() / config.experiment / run_id
         make_folder(folder, config.run_dir)
+        (folder / STATUS).write_text(f"RUNNING {socket.gethostname()} {os.getpid()}\n")
         return cls(run_id, folder)
 
     @property
@@ -117,7 +161,7 @@ class LocalRun(Run):
 
     def finish(self, status: Status, reason: str | None = None) -> None:
         """Write the end beside the metrics."""
-        (self.folder / "status").write_text(f"{status} {reason or ''}".strip() + "\n")
+        (self.folder / STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
 
 
 def make_folder(folder: Path, given: str, key: str = "run_dir") -> None:

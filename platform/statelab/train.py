@@ -26,6 +26,7 @@ from statelab.environment import write_environment
 from statelab.language_model import LanguageModel
 from statelab.loading import flatten, to_dict
 from statelab.optim import total_steps
+from statelab.records import pair_of
 from statelab.signals import Stopped, unwinding
 from statelab.sizes import Sizes, measure
 from statelab.tracking import LocalRun, Run, Status, tracker
@@ -69,8 +70,7 @@ class Result:
 
 def pair_name(config: Config) -> str:
     """The pair of rules, as `gla+ccq`; a rule from a file is called by its class."""
-    names = (config.model.write.name, config.model.read.name)
-    return "+".join(name.rpartition(":")[2] for name in names)
+    return pair_of(config.model.write.name, config.model.read.name)
 
 
 def train(config: Config, *, progress: bool = True) -> Result:

@@ -107,7 +107,10 @@ MISTAKES = {
     "eval without a run": (("eval",), "eval needs a run: statelab eval run=ID."),
     "eval of no run": (("eval", "run=zzz"), "there is no run 'zzz' under "),
     "eval of a damaged run": (("eval", "run=damaged"), "config.yaml can't be read."),
-    "ui with a key": (("ui", "seed=1"), "ui takes run_dir, tracking.uri, host and port, got seed"),
+    "ui with a key": (
+        ("ui", "seed=1"),
+        "ui takes experiment, open, run_dir, tracking.uri, host and port, got seed=1.",
+    ),
     "ui with a port": (("ui", "port=http"), "port must be a number from 1 to 65535, got 'http'."),
     "port out of range": (("ui", "port=0"), "port must be a number from 1 to 65535, got '0'."),
 }

@@ -13,12 +13,20 @@ import pytest
 
 from statelab.errors import RunError
 from statelab_mlflow import MLflowTracker
+from statelab_mlflow.search import newest_experiment
+from statelab_mlflow.server import show_page
+from statelab_mlflow.store import connect, store_uri
 
 
 def get(address, path):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{address}{path}", timeout=30) as answer:
         return answer.read().decode()
+
+
+def serve(run_dir, uri=None, host="127.0.0.1", port=5000, experiment=None):
+    options = {"experiment": experiment, "browser": False}
+    MLflowTracker().serve(uri=uri, run_dir=run_dir, host=host, port=port, **options)
 
 
 def children_of(pid):
@@ -30,7 +38,10 @@ def children_of(pid):
 
 
 @pytest.mark.slow
-def test_the_ui_answers_shows_the_run_and_leaves_no_process_behind(start, run_dir, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_ui_answers_shows_the_run_and_leaves_no_process_behind(
+    start, run_dir, tmp_path, number
+):
     (tmp_path / "report.txt").write_text("done")
     run = start(name="shown")
     run.log_artifact(tmp_path / "report.txt")
@@ -38,14 +49,12 @@ def test_the_ui_answers_shows_the_run_and_leaves_no_process_behind(start, run_di
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = (
-        "from pathlib import Path; from statelab_mlflow import MLflowTracker;"
-        f"MLflowTracker().serve(uri=None, run_dir=Path({str(run_dir)!r}),"
-        f" host='127.0.0.1', port={port})"
-    )
-    ui = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=-1, stderr=-1, text=True)
+    command = [sys.executable, "-u", "-m", "statelab", "ui", f"run_dir={run_dir}", f"port={port}"]
+    ui = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
     address = f"http://127.0.0.1:{port}"
     assert ui.stdout.readline() == f"statelab UI at {address}  (Ctrl-C stops it)\n"
+    experiment = connect(store_uri(None, run_dir)).get_run(run.id).info.experiment_id
+    assert ui.stdout.readline() == f"toy at {address}/#/experiments/{experiment}/runs\n"
     assert get(address, "/health") == "OK"
     found = json.loads(get(address, f"/api/2.0/mlflow/runs/get?run_id={run.id}"))
     assert found["run"]["info"]["run_name"] == "shown"
@@ -54,10 +63,10 @@ def test_the_ui_answers_shows_the_run_and_leaves_no_process_behind(start, run_di
     (server,) = children_of(ui.pid)
     assert os.getpgid(server) == server
     with pytest.raises(RunError, match=f"port {port} of 127.0.0.1 can't be used: it is taken"):
-        MLflowTracker().serve(uri=None, run_dir=run_dir, host="127.0.0.1", port=port)
-    ui.send_signal(signal.SIGTERM)
+        serve(run_dir, port=port)
+    ui.send_signal(number)
     out, err = ui.communicate(timeout=30)
-    assert (ui.returncode, out, err.count("\n")) == (0, "", 1)
+    assert (ui.returncode, out, err.count("\n")) == (128 + number, "", 1)
     with pytest.raises(ProcessLookupError):
         os.killpg(server, 0)
 
@@ -68,21 +77,56 @@ def test_a_taken_port_is_refused(tmp_path):
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(RunError, match="it is taken"):
-            MLflowTracker().serve(uri=None, run_dir=tmp_path, host="127.0.0.1", port=port)
+            serve(tmp_path, port=port)
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 5000)])
 def test_an_address_that_is_none_is_refused(tmp_path, host, port):
     with pytest.raises(RunError, match=f"port {port} of {host} can't be used: "):
-        MLflowTracker().serve(uri=None, run_dir=tmp_path, host=host, port=port)
+        serve(tmp_path, host=host, port=port)
 
 
-def test_of_a_server_that_runs_elsewhere_the_address_is_shown(tmp_path, capsys):
-    MLflowTracker().serve(uri="http://team:5000", run_dir=tmp_path, host="127.0.0.1", port=5000)
-    assert capsys.readouterr().out == "statelab UI at http://team:5000\n"
+def test_of_a_server_that_runs_elsewhere_the_address_is_shown_and_whether_it_answers(
+    tmp_path, capsys
+):
+    with pytest.raises(RunError, match=r"the tracking store http://127\.0\.0\.1:9 can't be used: "):
+        serve(tmp_path, uri="http://127.0.0.1:9")
+    assert capsys.readouterr().out == "statelab UI at http://127.0.0.1:9\n"
+
+
+@pytest.mark.parametrize("root", ["http://team:5000", "http://team:5000/"])
+def test_the_page_of_an_experiment_is_named_and_opened_where_there_is_a_screen(
+    start, run_dir, capsys, monkeypatch, root
+):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    start().finish("FINISHED")
+    experiment = newest_experiment(connect(store_uri(None, run_dir)), None)
+    monkeypatch.setattr(os, "environ", {})
+    show_page(root, experiment, browser=True)
+    page = f"http://team:5000/#/experiments/{experiment.experiment_id}/runs"
+    out, err = capsys.readouterr()
+    assert out == f"toy at {page}\n"
+    assert err == "No browser can be opened here: open the address yourself.\n"
+    monkeypatch.setattr(os, "environ", {"DISPLAY": ":0"})
+    show_page(root, experiment, browser=True)
+    assert opened == [page]
+
+
+def test_the_experiment_is_that_of_the_newest_run_or_the_named_one(make_config, start, run_dir):
+    client = connect(store_uri(None, run_dir))
+    assert newest_experiment(client, None) is None
+    for name in ("mqar", "text"):
+        start(make_config(experiment=name)).finish("FINISHED")
+    assert newest_experiment(client, None).name == "text"
+    assert newest_experiment(client, "mqar").name == "mqar"
+    with pytest.raises(
+        RunError, match=r"experiment=mqr: .*Did you mean 'mqar'\? It has: Default, "
+    ):
+        newest_experiment(client, "mqr")
 
 
 def test_a_server_that_does_not_start_says_why(run_dir, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match=r"the MLflow server doesn't start: it says nothing\."):
-        MLflowTracker().serve(uri=None, run_dir=run_dir, host="127.0.0.1", port=5999)
+        serve(run_dir, port=5999)

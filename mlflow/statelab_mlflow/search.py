@@ -1,0 +1,112 @@
+"""Ask the store for runs; it filters, sorts and cuts, so that thousands cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statelab.errors import RunError, near_miss
+from statelab.records import RunQuery, RunRecord
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+__all__ = ["find_runs", "newest_experiment"]
+
+_PAGE = 1000
+
+
+def find_runs(client: MlflowClient, query: RunQuery, run_dir: Path) -> list[RunRecord]:
+    """The runs that fit the query, in its order.
+
+    Args:
+        client: Of the store.
+        query: Which runs.
+        run_dir: Where their folders are looked for first, since `run_dir` may have been moved.
+    """
+    experiments = [each.experiment_id for each in client.search_experiments(max_results=_PAGE)]
+    found = _pages(client, experiments, _filter(query), _order(query), query.limit or _PAGE)
+    return [_record(run, run_dir) for run in islice(found, query.limit)]
+
+
+def newest_experiment(client: MlflowClient, name: str | None) -> Experiment | None:
+    """The experiment of that name, or that of the newest run; None if there is no run.
+
+    Raises:
+        RunError: If there is no experiment of that name.
+    """
+    known = {each.experiment_id: each for each in client.search_experiments(max_results=_PAGE)}
+    if name is None:
+        newest = next(_pages(client, [*known], _filter(RunQuery()), _order(RunQuery()), 1), None)
+        return known[newest.info.experiment_id] if newest else None
+    names = {each.name: each for each in known.values()}
+    if name not in names:
+        raise RunError(
+            f"experiment={name}: the tracking store has none of that name."
+            f"{near_miss(name, names)} It has: {', '.join(sorted(names))}."
+        )
+    return names[name]
+
+
+def _pages(
+    client: MlflowClient, experiments: list[str], where: str, order: list[str], size: int
+) -> Iterator[Run]:
+    token = None
+    while experiments:
+        page = client.search_runs(
+            experiments, where, max_results=min(size, _PAGE), order_by=order, page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _filter(query: RunQuery) -> str:
+    # Others may keep runs in the same store; ours have a folder.
+    parts = ["tags.`statelab.folder` LIKE '%'"]
+    if query.id:
+        parts.append(f"attributes.run_id LIKE {_quoted(query.id + '%')}")
+    if query.status:
+        parts.append(f"attributes.status = {_quoted(query.status)}")
+    if query.experiment:
+        parts.append(f"params.experiment = {_quoted(query.experiment)}")
+    tags = {"write": query.write, "read": query.read, **query.tags}
+    parts += [f"tags.`{name}` = {_quoted(value)}" for name, value in tags.items() if value]
+    return " AND ".join(parts)
+
+
+def _order(query: RunQuery) -> list[str]:
+    newest = "attributes.start_time DESC"
+    if query.sort is None:
+        return [newest]
+    return [f"metrics.`{query.sort}` {'DESC' if query.descending else 'ASC'}", newest]
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if "'" in value else f"'{value}'"
+
+
+def _record(run: Run, run_dir: Path) -> RunRecord:
+    tags, info = run.data.tags, run.info
+    written = Path(tags["statelab.folder"])
+    moved = run_dir.resolve() / written.parent.name / written.name
+    process = tags.get("statelab.pid", "")
+    return RunRecord(
+        id=info.run_id,
+        experiment=written.parent.name,
+        write=tags.get("write", ""),
+        read=tags.get("read", ""),
+        status=info.status,
+        started=info.start_time / 1000,
+        # MLflow keeps the steps of the last metrics nowhere else.
+        step=max((metric.step for metric in run.data._metric_objs), default=None),
+        metrics=dict(run.data.metrics),
+        folder=moved if moved.is_dir() else written,
+        host=tags.get("statelab.host"),
+        process=int(process) if process.isdigit() else None,
+        tracked=True,
+    )
