@@ -50,7 +50,8 @@ def effective_weights(
     figure, rows = make_figure(subject, what, (len(layers), len(heads)), panel=_PANEL)
     # A layer of attention would outshine a memory on a scale that they share.
     for row, maps in zip(rows, panels, strict=True):
-        _maps([row], [maps], text, _SHARE)
+        _maps([row], [maps], _SHARE)
+    _label(rows, text)
     return figure
 
 
@@ -77,15 +78,15 @@ def against_plain(
         return None
     what = "What the read rule changes in the effective weights $o_t \\leftarrow v_j$"
     figure, rows = make_figure(subject, what, (len(reads), 3), panel=_PANEL)
-    _maps([row[:2] for row in rows], reads, text, _SHARE)
-    _maps([row[2:] for row in rows], changes, text, "difference of shares (no unit)")
+    _maps([row[:2] for row in rows], reads, _SHARE)
+    _maps([row[2:] for row in rows], changes, "difference of shares (no unit)")
+    _label(rows, text)
     return figure
 
 
 def _maps(
     rows: Sequence[Sequence[Axes]],
     panels: Sequence[Sequence[tuple[Tensor, str]]],
-    text: Sequence[str],
     label: str,
 ) -> None:
     """Draw maps [T, T], each with its title, on one scale."""
@@ -99,7 +100,7 @@ def _maps(
                 shown, cmap="PuOr", vmin=-largest, vmax=largest, interpolation="nearest"
             )
             axes.set_title(title, fontsize=10)
-            _label(axes, text)
+            axes.tick_params(length=1.5, pad=1)
     every = [axes for row in rows for axes in row]
     every[0].figure.colorbar(
         image, ax=every, label=label, extend="both", fraction=0.04, aspect=30, shrink=0.8
@@ -117,12 +118,23 @@ def _typical(shares: Tensor) -> float:
     return max(float(rows.abs().amax(-1).quantile(0.9)), 1e-6)
 
 
-def _label(axes: Axes, text: Sequence[str]) -> None:
-    if len(text) <= _LABELLED:
-        size = min(8.0, 270 / len(text))
-        font: dict[str, Any] = {"fontsize": size, "family": "monospace", "parse_math": False}
-        axes.set_xticks(range(len(text)), text, rotation=90 * (max(map(len, text)) > 1), **font)
-        axes.set_yticks(range(len(text)), text, **font)
-        axes.tick_params(length=1.5, pad=1)
-    axes.set_xlabel("value of token j")
-    axes.set_ylabel("output at token t")
+def _label(rows: Sequence[Sequence[Axes]], text: Sequence[str]) -> None:
+    """Write the tokens at the left and lower edge of the grid, where they are few enough."""
+    for axes in (axes for row in rows for axes in row):
+        axes.set_xlabel("value of token j")
+        axes.set_ylabel("output at token t")
+        if len(text) <= _LABELLED:
+            axes.set_xticks([])
+            axes.set_yticks([])
+    if len(text) > _LABELLED:
+        return
+    places = range(len(text))
+    font: dict[str, Any] = {
+        "fontsize": min(8.0, 270 / len(text)),
+        "family": "monospace",
+        "parse_math": False,
+    }
+    for row in rows:
+        row[0].set_yticks(places, text, **font)
+    for axes in rows[-1]:
+        axes.set_xticks(places, text, rotation=90 * (max(map(len, text)) > 1), **font)
