@@ -9,7 +9,7 @@ from torch import Tensor
 
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
-from statelab.errors import DataError
+from statelab.errors import DataError, RunError
 from statelab.evaluate import load_checkpoint
 from statelab.examination import SHOWN, examine
 from statelab.registries import data_modules
@@ -44,11 +44,11 @@ def inspect(
     config = run.config()
     file = run.checkpoint(checkpoint)
     tokens = _validation(config) if text is None else _encode(config, text)
-    out = out or run.folder / "inspect"
-    make_folder(out, str(out), "out")
     model = load_checkpoint(file).model
     assert model is not None
     seen = examine(model, config, tokens, SHOWN if text is None else _LONGEST)
+    out = out or run.folder / "inspect"
+    make_folder(out, str(out), "out")
     # Matplotlib takes a second to import: only now, when nothing else can be wrong.
     from statelab.figures.report import draw
     from statelab.figures.style import Subject
@@ -56,7 +56,10 @@ def inspect(
     subject = Subject(
         pair=pair_name(config), parameters=seen.parameters, moment=f"{checkpoint} checkpoint"
     )
-    return draw(seen, subject, run.folder, out)
+    files = draw(seen, subject, run.folder, out)
+    if not files:
+        raise RunError(f"no figure could be written to {out}; the lines above say why.")
+    return files
 
 
 def _encode(config: Config, text: str) -> Tensor:

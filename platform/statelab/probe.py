@@ -79,7 +79,8 @@ def key_spectra(model: Decoder, tokens: Tensor) -> dict[int, Tensor]:
     def visit(index: int, mixer: Mixer, q: Tensor, k: Tensor | None, memory: Memory) -> None:
         unit = l2_normalize(_wide(memory.key)).transpose(1, 2)  # [B, H, T, K]
         centred = unit - unit.mean(2, keepdim=True)
-        covariance = (centred.mT @ centred / unit.shape[2]).mean(0)
+        with torch.autocast(unit.device.type, enabled=False):
+            covariance = (centred.mT @ centred / unit.shape[2]).mean(0)
         found[index] = torch.linalg.eigvalsh(covariance).flip(-1).cpu()
 
     _run(model, tokens, visit)

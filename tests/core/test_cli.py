@@ -107,6 +107,12 @@ MISTAKES = {
     "eval without a run": (("eval",), "eval needs a run: statelab eval run=ID."),
     "eval of no run": (("eval", "run=zzz"), "there is no run 'zzz' under "),
     "eval of a damaged run": (("eval", "run=damaged"), "config.yaml can't be read."),
+    "inspect without a run": (("inspect",), "inspect needs a run: statelab inspect run=ID."),
+    "inspect with a key": (
+        ("inspect", "run=zzz", "seed=1"),
+        "inspect takes run, checkpoint, text, out, run_dir, tracking.uri, got seed=1.",
+    ),
+    "inspect of no run": (("inspect", "run=zzz"), "there is no run 'zzz' under "),
     "ui with a key": (
         ("ui", "seed=1"),
         "ui takes experiment, open, run_dir, tracking.uri, host and port, got seed=1.",
@@ -148,7 +154,7 @@ def test_alone_it_says_what_to_type_next(statelab):
 def test_help_names_every_command(statelab):
     status, out, _ = statelab("--help")
     assert status == 0
-    for command in ("rules", "keys", "show", "describe", "train", "eval", "ui", "bench"):
+    for command in ("rules", "keys", "show", "describe", "train", "eval", "inspect", "ui", "bench"):
         assert f" {command} " in out
 
 
@@ -245,6 +251,31 @@ def test_the_end_of_a_run_says_what_to_type_next(statelab, untracked):
     status, table, _ = statelab(*command.split())
     assert status == 0
     assert "val/loss" in table
+
+
+def test_inspect_draws_a_checkpoint_and_refuses_what_the_model_cannot_read(statelab, untracked):
+    _, out, _ = statelab("train", *untracked("trainer.max_steps=1", "read=ccq"), "--json")
+    trained = json.loads(out)
+    run = f"run={trained['run_id']}"
+    status, out, _ = statelab("inspect", run, "text=5 20 7 21 5", "out=drawn", "--json")
+    assert status == 0
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    assert found["run_id"] == trained["run_id"]
+    assert {"drawn/weights.png", "drawn/lambda.png"} <= set(found["figures"])
+    assert all(Path(each).stat().st_size > 0 for each in found["figures"])
+
+    (Path(trained["folder"]) / "inspect").touch()
+    for arguments, message in (
+        (["text=5 99"], "token 99 is outside the vocabulary of 32; use the tokenizer"),
+        (["text=the cat"], "the tokens of data.name=mqar are numbers, such as '5 40 7 41'; got"),
+        (["text=5"], "text has 1 tokens; give from 2 to 256."),
+        (["checkpoint=first"], "has no checkpoint 'first'; it has: best, last."),
+        ([], "can't be written: File exists"),
+    ):
+        status, out, err = statelab("inspect", run, *arguments)
+        assert (status, out) == (2, "")
+        assert message in err
 
 
 def test_eval_names_a_checkpoint_that_is_damaged(statelab, untracked, away):

@@ -157,6 +157,15 @@ def test_diagnostics_change_no_loss_and_are_logged_by_layer(losses, monkeypatch)
     assert not column(without, "read/sigma_max/layer_0")
 
 
+@pytest.mark.parametrize("write", ["gla", "s4d"])
+def test_diagnostics_and_figures_work_in_half_precision(write, losses, caplog):
+    options = ("trainer.precision=bf16-mixed", "tracking.figures=true", "trainer.max_steps=1")
+    result, rows = losses(f"write={write}", "read=ccq", *options)
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    assert float(rows[-2]["read/sigma_max/layer_1"]) > 0
+    assert (result.folder / "figures/keys.png").is_file()
+
+
 def test_a_rule_whose_diagnosis_fails_fails_no_run(losses, monkeypatch, caplog):
     def fail(self, q, k, memory):
         raise ZeroDivisionError("no luck")
