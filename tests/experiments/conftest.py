@@ -26,7 +26,7 @@ NAME = re.compile(r"# ([\w/-]+\.\w+)\n")
 #: A server, minutes of work, other people's commands: each is tested elsewhere or not ours.
 NOT_RUN = ("statelab ui", "statelab bench", "statelab search", "git ", "make ", "cd ")
 #: What makes a training as short as it can be; the last word wins.
-SHORT = ("smoke=true", "trainer.max_steps=2", "trainer.val_every=2")
+SHORT = ("smoke=true", "trainer.max_steps=2", "trainer.val_every=2", "tracking.figures=false")
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Reader:
             assert done.returncode == 0, done.stdout + done.stderr
 
     def code(self, text: str, where: str) -> None:
-        """Run Python as the next cell of one session."""
-        for key in SHORT[1:]:
-            text = re.sub(rf"{key.partition('=')[0]}=\d+", key, text)
+        """Run Python as the next cell of one session; a training is made short here too."""
+        text = re.sub(r'"trainer\.max_steps=\d+"', ", ".join(f'"{key}"' for key in SHORT[1:]), text)
+        text = re.sub(r"\btrainer\.val_every=\d+", SHORT[2], text)
         exec(compile(text, where, "exec"), self.names)
 
     def _take(self, block: Block) -> Iterator[str]:
