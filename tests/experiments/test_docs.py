@@ -47,6 +47,12 @@ def test_the_first_rule_ends_beside_gla(docs, reader, capsys):
         assert re.search(rf"^{re.escape(name)} \d+ 0\.\d+$", listed, re.MULTILINE)
 
 
+def test_links_lead_somewhere(root):
+    for file in (root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^):#]+)\)", file.read_text(encoding="utf-8")):
+            assert (file.parent / target).is_file(), f"{file.name}: {target}"
+
+
 def test_the_picture_is_what_its_script_draws(docs):
     script = runpy.run_path(str(docs / "picture.py"))
     assert (docs / "the-idea.svg").read_text(encoding="utf-8") == script["draw"]()
