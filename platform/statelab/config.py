@@ -81,6 +81,9 @@ class ModelConfig(Section):
     )
     tie_embeddings: bool = option(True, "use the embedding as output head")
     vocab_size: int | None = option(None, "tokens; null is the data's", at_least=1)
+    init_std: float = option(
+        0.02, "standard deviation that matrices start with; at a width under 256, more", above=0
+    )
     backend: Literal["auto", "reference", "chunked", "fused"] = option(
         "auto", "which form of the kernels runs; auto picks by device"
     )

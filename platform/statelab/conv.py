@@ -94,6 +94,7 @@ class ConvMixer(nn.Module):
         super().__init__()
         d = config.d_model
         self.num_layers = num_layers
+        self.init_std = config.init_std
         self.in_proj = nn.Linear(d, d, bias=False)
         self.gate_proj = nn.Linear(d, d, bias=False)
         self.conv = ShortConv(d, width)
@@ -101,9 +102,9 @@ class ConvMixer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise every parameter."""
-        reset_linear(self)
+        reset_linear(self, self.init_std)
         self.conv.reset_parameters()
-        reset_residual(self.o_proj, self.num_layers)
+        reset_residual(self.o_proj, self.init_std, self.num_layers)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix x [B, T, d_model]."""

@@ -11,7 +11,7 @@ from statelab.config import MixerConfig, ModelConfig, RuleConfig
 from statelab.context import Context, State
 from statelab.conv import ConvMixer
 from statelab.errors import DataError
-from statelab.initialise import STD, reset_linear, reset_residual
+from statelab.initialise import reset_linear, reset_residual
 from statelab.layers import Layer, layer_list
 from statelab.mixer import Mixer
 from statelab.registries import read_rules, write_rules
@@ -45,10 +45,10 @@ class Decoder(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise every parameter; each rule has the last word on its own."""
-        reset_linear(self.head)
-        nn.init.normal_(self.embedding.weight, std=STD)
+        reset_linear(self.head, self.config.init_std)
+        nn.init.normal_(self.embedding.weight, std=self.config.init_std)
         if self.positions is not None:
-            nn.init.normal_(self.positions.weight, std=STD)
+            nn.init.normal_(self.positions.weight, std=self.config.init_std)
         self.norm.reset_parameters()
         for block in self.layers:
             assert isinstance(block, Block)
@@ -159,14 +159,15 @@ class SwiGLU(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.mlp_hidden is not None
+        self.init_std = config.init_std
         self.gate = nn.Linear(config.d_model, config.mlp_hidden, bias=False)
         self.up = nn.Linear(config.d_model, config.mlp_hidden, bias=False)
         self.down = nn.Linear(config.mlp_hidden, config.d_model, bias=False)
 
     def reset_parameters(self, num_layers: int) -> None:
         """Initialise every parameter."""
-        reset_linear(self)
-        reset_residual(self.down, num_layers)
+        reset_linear(self, self.init_std)
+        reset_residual(self.down, self.init_std, num_layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """The MLP on x [B, T, d_model]."""

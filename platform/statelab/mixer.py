@@ -60,6 +60,7 @@ class Mixer(nn.Module):
             value_dim=model.value_dim,
             layer=layer,
             num_layers=num_layers,
+            init_std=model.init_std,
             read=read_rule.cls,
         )
         self.write = write_rule.cls(write.options, self.dims)
@@ -87,13 +88,13 @@ class Mixer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise every parameter, the rules' own last."""
-        reset_linear(self)
+        reset_linear(self, self.dims.init_std)
         for conv in self.conv.values():
             assert isinstance(conv, ShortConv)
             conv.reset_parameters()
         if self.norm is not None:
             self.norm.reset_parameters()
-        reset_residual(self.o_proj, self.dims.num_layers)
+        reset_residual(self.o_proj, self.dims.init_std, self.dims.num_layers)
         self.write.reset_parameters()
         self.read.reset_parameters()
 

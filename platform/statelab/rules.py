@@ -41,6 +41,7 @@ class MixerDims:
         value_dim: V, the size of v a head.
         layer: Index of the layer, from 0.
         num_layers: Layers in all.
+        init_std: Standard deviation that linear maps start with.
         read: The read rule's class, for write rules whose parts depend on who reads.
     """
 
@@ -50,6 +51,7 @@ class MixerDims:
     value_dim: int
     layer: int
     num_layers: int
+    init_std: float
     read: type[ReadRule]
 
 
@@ -90,7 +92,7 @@ class Rule(nn.Module):
 
         Linear maps inside the rule start as those of the model do.
         """
-        reset_linear(self)
+        reset_linear(self, self.dims.init_std)
 
     def parameter_options(self) -> Mapping[str, ParamOptions]:
         """Options by parameter name; those not named are decayed if they are matrices."""

@@ -71,6 +71,7 @@ def make() -> Callable[..., Pair]:
             value_dim=VALUE_DIM,
             layer=0,
             num_layers=1,
+            init_std=0.02,
             read=reader.cls,
         )
         options = {"num_modes": 5} if write == "s4d" else {}

@@ -57,7 +57,7 @@ def build(write, options=None, **sizes):
     dims = {"d_model": 16, "num_heads": 4, "key_dim": 4, "value_dim": 6, **sizes}
     rule = plugin.cls(
         plugin.config(**(options or {})),
-        MixerDims(**dims, layer=0, num_layers=1, read=READS["plain"]),
+        MixerDims(**dims, layer=0, num_layers=1, init_std=0.02, read=READS["plain"]),
     )
     rule.reset_parameters()
     return rule

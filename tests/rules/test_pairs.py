@@ -321,7 +321,7 @@ def test_under_autocast_states_stay_single_precision(make, write, read, options)
 def test_rules_are_built_and_initialised_on_the_meta_device(write, read):
     writer, reader = write_rules.get(write), read_rules.get(read)
     sizes = {"d_model": 8, "num_heads": 2, "key_dim": 4, "value_dim": 4}
-    dims = MixerDims(**sizes, layer=0, num_layers=1, read=reader.cls)
+    dims = MixerDims(**sizes, layer=0, num_layers=1, init_std=0.02, read=reader.cls)
     with torch.device("meta"):
         rules = writer.cls(writer.config(), dims), reader.cls(reader.config(), dims)
         for rule in rules:
