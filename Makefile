@@ -23,10 +23,10 @@ demo: setup
 	$(BIN)/python -m statelab.demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n auto -m "not gpu"
 
 test-fast: setup
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest -n auto -m "not gpu and not slow"
 
 lint: setup
 	$(BIN)/ruff check .
