@@ -23,7 +23,6 @@ from statelab_mlflow.store import connect
 FIGURES = {
     "gla+ccq": {"weights_against_plain", "states", "half_life", "lambda", "removed"},
     "deltanet+interdomain": {"weights_against_plain", "states", "beta"},
-    "s4d+interdomain": {"states", "half_life"},
     "kv+softmax": set(),
 }
 ALWAYS = {"training", "slices", "weights", "keys"}
@@ -55,7 +54,7 @@ def test_every_figure_says_what_it_shows_and_shows_something(
 ):
     write, _, read = pair.partition("+")
     config = toy_config(f"write={write}", f"read={read}")
-    tokens = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(0))
     seen = examine(stirred(config).float(), config, tokens)
     drawn, save = {}, report.save
 
@@ -108,11 +107,11 @@ def test_a_figure_that_fails_leaves_the_others(run, toy_config, stirred, monkeyp
     def fail(*_):
         raise ZeroDivisionError("no luck")
 
-    monkeypatch.setattr(report.keys, "key_covariance", fail)
+    monkeypatch.setattr(report.weights, "effective_weights", fail)
     files = draw(seen, SUBJECT, run, run / "figures")
-    assert {file.stem for file in files} == (ALWAYS | {"states", "half_life"}) - {"keys"}
+    assert {file.stem for file in files} == (ALWAYS | {"states", "half_life"}) - {"weights"}
     (record,) = caplog.records
-    assert record.getMessage() == "no figure keys: ZeroDivisionError: no luck"
+    assert record.getMessage() == "no figure weights: ZeroDivisionError: no luck"
 
 
 def test_a_step_done_twice_has_its_last_value(tmp_path):
