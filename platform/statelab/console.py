@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from statelab.benchmarks import Report
     from statelab.config import Config
     from statelab.records import RunRecord
@@ -140,8 +142,8 @@ def print_runs(runs: Sequence[RunRecord], sort: str | None, *, to: IO[str] | Non
     (Console(file=to) if to else console).print(table)
 
 
-def print_report(report: Report) -> None:
-    """Print what a benchmark found: its setup, then table after table."""
+def print_report(report: Report, files: Sequence[Path]) -> None:
+    """Print what a benchmark found, its setup, then table after table; and where it wrote it."""
     console.print(", ".join(f"{name} {value}" for name, value in report.setup.items()))
     for title, rows in report.tables.items():
         if not rows:
@@ -153,6 +155,7 @@ def print_report(report: Report) -> None:
             table.add_row(*map(_cell, row.values()))
         console.print(table)
     console.print("±: half the distance of the quartiles; below it the target, where one is set")
+    console.print("\n".join(map(str, files)))
 
 
 def _age(seconds: float) -> str:
@@ -175,8 +178,12 @@ def _table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -
 
 def _cell(value: Any) -> str:
     """A cell of a report; a measurement's target stands on a line of its own."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "NO"
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     if not isinstance(value, Mapping):

@@ -91,16 +91,31 @@ def inspect(overrides: Keys = None, json: Json = False) -> None:
         console.print("\n".join(map(str, files)))
 
 
-@app.command(epilog=examples("bench kernels", "bench kernels cases=gla,kda --json"))
+@app.command(
+    epilog=examples(
+        "bench kernels",
+        "bench kernels cases=gla,kda threads=1",
+        "bench pairs pairs=gla+ccq,deltanet+plain T=512",
+        "bench decode quick=true out=figures --json",
+    )
+)
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT")], options: Keys = None, json: Json = False
 ) -> None:
-    """Measure speed and memory, correctness first."""
+    """Measure speed and memory, correctness first: kernels, pairs or decode.
+
+    A table is printed; it is written as JSON with a figure to out=FOLDER, or to runs/bench.
+    """
     import dataclasses
+    from pathlib import Path
 
     from statelab.benchmarks import run_benchmark
     from statelab.console import print_json, print_report
 
-    report = run_benchmark(what, options or [])
-    print_json(dataclasses.asdict(report)) if json else print_report(report)
+    given, rest = take(options, "out")
+    report, files = run_benchmark(what, rest, out=Path(given.get("out", "runs/bench")))
+    if json:
+        print_json({**dataclasses.asdict(report), "files": [str(file) for file in files]})
+    else:
+        print_report(report, files)
     raise typer.Exit(0 if report.correct else 1)

@@ -3,26 +3,17 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
-
-@contextmanager
-def num_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+Name = TypeVar("Name")
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], object]], rounds: Mapping[str, int], device: torch.device
-) -> dict[str, list[float]]:
+    runs: Mapping[Name, Callable[[], object]], rounds: Mapping[Name, int], device: torch.device
+) -> dict[Name, list[float]]:
     """Time each run once a round, one after the other, so that a drift meets all of them alike.
 
     Args:
@@ -33,7 +24,7 @@ def interleave(
     Returns:
         Seconds by run and round.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[Name, list[float]] = {name: [] for name in runs}
     gc.collect()
     gc.disable()
     try:

@@ -1,14 +1,12 @@
-"""Whether the chunked form computes what the loop computes: asked before anything is timed."""
+"""Whether an op's chunked form computes what its loop computes."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from statelab_kernels.bench.cases import Case, Inputs
-
-# Those of the tests: largest error relative to the largest number of a tensor.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+from statelab_plugins.bench.agreement import disagreement
+from statelab_plugins.bench.cases import Case, Inputs
 
 # Three chunks and a part of a fourth.
 _NUM_TOKENS = 200
@@ -19,17 +17,12 @@ def error(case: Case, dtype: torch.dtype, device: torch.device) -> float:
 
     Compares the output, the last state, and the gradient of each input, that of an initial state
     among them, for a loss that uses the output and the last state.
-
-    Returns:
-        The largest error relative to the largest number of its tensor; NaN if there is one.
     """
     inputs = case.inputs(_NUM_TOKENS, dtype, device)
     _, inputs["initial_state"] = case.op(**case.inputs(10, dtype, device), backend="reference")
     exact = {name: _as_leaf(value, double=True) for name, value in inputs.items()}
     inputs = {name: _as_leaf(value, double=False) for name, value in inputs.items()}
-    want, got = _results(case, exact, "reference"), _results(case, inputs, "chunked")
-    # Of a stack, since `max` of Python passes over NaN.
-    return float(torch.stack([_off(got[name], want[name]) for name in want]).max())
+    return disagreement(_results(case, inputs, "chunked"), _results(case, exact, "reference"))
 
 
 def _results(case: Case, inputs: Inputs, backend: str) -> dict[str, Tensor]:
@@ -68,12 +61,3 @@ def _as_leaf(value: Any, *, double: bool) -> Any:
     if double:
         leaf = leaf.to(torch.complex128 if leaf.is_complex() else torch.float64)
     return leaf.clone().requires_grad_()
-
-
-def _off(got: Tensor, want: Tensor) -> Tensor:
-    if got.shape != want.shape:
-        return torch.tensor(torch.inf, dtype=torch.float64)
-    # The floor is for what is exactly 0.
-    scale = want.abs().max().clamp_min(1e-3)
-    error = (got.to(want.dtype) - want).abs().max() / scale
-    return error.double().cpu()

@@ -17,10 +17,13 @@ class MemoryUse:
 
     Attributes:
         kept: Held from the forward to the backward, besides inputs and outputs: entering states.
-        working: The peak of all that is allocated, less outputs, gradients and what is kept.
+        peak: The most that is allocated at once, outputs and gradients among it.
+        working: The peak less outputs, gradients and what is kept; of a single op, which frees
+            what it kept only when it ends.
     """
 
     kept: int
+    peak: int
     working: int
 
 
@@ -39,7 +42,7 @@ def memory_use(
         kept = storages.live - _bytes(outputs.values())
         gradients = torch.autograd.grad(outputs["output"], inputs, d_output)
     there = kept + _bytes(outputs.values()) + _bytes(gradients)
-    return MemoryUse(kept=kept, working=storages.peak - there)
+    return MemoryUse(kept=kept, peak=storages.peak, working=storages.peak - there)
 
 
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""The benchmarks, `statelab bench WHAT`, and what they measure with."""
