@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -45,6 +46,8 @@ class Row:
 def main() -> int:
     """Train, compare, and say whether recall came out as it must."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # At this size a second thread gains little, and stalls where the machine is busy.
+    torch.set_num_threads(1)
     console = Console(stderr=True, highlight=False)
     start = time.monotonic()
     rows: list[Row] = []
