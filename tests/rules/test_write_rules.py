@@ -68,7 +68,8 @@ def build(write, read=PLAIN, options=None, **sizes):
     plugin = write_rules.get(write)
     dims = {"d_model": 16, "num_heads": 4, "key_dim": 4, "value_dim": 6, **sizes}
     rule = plugin.cls(
-        plugin.config(**(options or {})), MixerDims(**dims, layer=0, num_layers=1, init_std=0.02, read=read)
+        plugin.config(**(options or {})),
+        MixerDims(**dims, layer=0, num_layers=1, init_std=0.02, read=read),
     )
     rule.reset_parameters()
     return rule
