@@ -51,7 +51,7 @@ class MixerDims:
     value_dim: int
     layer: int
     num_layers: int
-    init_std: float
+    init_std: float = 0.02
     read: type[ReadRule]
 
 
