@@ -10,11 +10,14 @@ from statelab_kernels.gated import ops
 from statelab_plugins.bench.cases import CASES
 
 
-def test_every_case_is_right_and_gets_its_figures(
-    report_of, check_files, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "cases", [["gla", "modal_interdomain"], pytest.param(list(CASES), marks=pytest.mark.slow)]
+)
+def test_cases_are_right_and_get_their_figures(
+    cases: list[str], report_of, check_files, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="statelab.bench"):
-        status, report = report_of("kernels")
+        status, report = report_of("kernels", f"cases={','.join(cases)}")
     assert (status, report["correct"]) == (0, True)
     setup = report["setup"]
     assert (setup["device"], setup["threads"]) == ("cpu", torch.get_num_threads())
@@ -27,17 +30,17 @@ def test_every_case_is_right_and_gets_its_figures(
     assert report["tables"].keys() == columns.keys()
     check_files("kernels", report)
     for title, rows in report["tables"].items():
-        assert list(dict.fromkeys(row.pop("case") for row in rows)) == list(CASES)
+        assert list(dict.fromkeys(row.pop("case") for row in rows)) == cases
         assert all(list(row) == columns[title].split() for row in rows)
     for title in ("time_ms", "ratio"):
         rows = report["tables"][title]
-        assert [row.pop("T") for row in rows] == [64, 256] * len(CASES)
+        assert [row.pop("T") for row in rows] == [64, 256] * len(cases)
         cells = [cell for row in rows for cell in row.values() if cell is not None]
         assert all(0 < cell["low"] <= cell["median"] <= cell["high"] for cell in cells)
     assert [row["loop"] is None for row in report["tables"]["time_ms"][:2]] == [False, True]
     for row in report["tables"]["memory_mib"]:
         assert all(mib > 0 for mib in row.values())
-    assert caplog.messages == [f"bench kernels: {name}" for name in CASES]
+    assert caplog.messages == [f"bench kernels: {name}" for name in cases]
 
 
 def test_a_wrong_kernel_gets_no_time_and_fails(report_of, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,8 +110,8 @@ def test_a_figure_is_logarithmic_with_units_and_one_legend() -> None:
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() for axes in shown] == list("abcde")
     assert {(axes.get_xscale(), axes.get_yscale()) for axes in shown} == {("log", "log")}
-    assert [axes.get_xlabel() for axes in shown] == ["", *["T, tokens"] * 4]
-    assert [axes.get_ylabel() for axes in shown] == ["time, ms", "", "", "", "time, ms"]
+    assert [axes.get_xlabel() for axes in shown] == ["", "", *["T, tokens"] * 3]
+    assert [axes.get_ylabel() for axes in shown] == ["time, ms", "", "", "time, ms", ""]
     assert [text.get_text() for text in shown[-1].get_xticklabels()] == ["64", "4,096"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SDPA", "loop"]
     assert draw_times({}, **names) is None

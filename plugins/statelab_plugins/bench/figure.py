@@ -6,13 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from statelab.figures.style import PALETTE, plain_axes
 
 #: Measurements by T, by the name of the line.
 Curves = dict[str, dict[int, Mapping[str, float]]]
 
+# At most.
 _COLUMNS = 4
 # Lines differ in colour first; black is the baseline's.
 _STYLES = [(color, dash) for dash, color in product(("-", "--"), PALETTE[:-1])]
@@ -38,8 +39,8 @@ def draw_times(
     lines = list(dict.fromkeys(line for curves in panels.values() for line in curves))
     others = [line for line in lines if line != baseline]
     styles = dict(zip(others, cycle(_STYLES), strict=False)) | {baseline: (PALETTE[-1], ":")}
-    columns = min(_COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // _COLUMNS)
+    columns = -(-len(panels) // rows)
     figure = Figure(figsize=(max(3.0 * columns, 9.0), 2.6 * rows + 1.2), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     handles: dict[str, Any] = {}
@@ -59,6 +60,7 @@ def draw_times(
         named,
         loc="outside lower center",
         ncols=min(len(named), 6),
+        handlelength=3,
         frameon=False,
     )
     return figure
@@ -104,4 +106,7 @@ def _scale(axes: Axes, lengths: set[int]) -> None:
     ticks = sorted(lengths)
     axes.set_xticks(ticks, [f"{each:,}" for each in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
+    # Marked often enough where all lies within one power of ten.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
