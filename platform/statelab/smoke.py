@@ -28,6 +28,7 @@ _COMMON: dict[str, Any] = {
     "trainer.val_every": 2,
     "trainer.val_batches": 1,
     "trainer.checkpoint_every": None,
+    "tracking.figures": False,
 }
 _PLUGINS: dict[tuple[str, str], dict[str, Any]] = {
     ("model.write", "s4d"): {"num_modes": 8},
