@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,23 @@ def _folders() -> Iterator[Path]:
             yield folder
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML drops the first without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        given: set[str] = set()
+        for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode)):
+            if key.value in given:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
+                )
+            given.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path) -> Experiment:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(values, dict):

@@ -456,6 +456,9 @@ def test_an_arm_without_an_experiment_is_refused():
     ("text", "message"),
     [
         ("write: [", r"config\.yaml can't be read: .*line 1"),
+        ("write: gla\nwrite: kda", r"yaml can't be read: key 'write' is given twice .*line 2"),
+        ("optim: {lr: 1}\nread: plain\noptim: {}", r"key 'optim' is given twice .*line 3"),
+        ("optim: {lr: 1, lr: 2}", r"key 'lr' is given twice .*line 1"),
         ("- write", r"config\.yaml must hold a mapping of keys, got list"),
         ("arms: [a]", r"config\.yaml: arms must map names to keys"),
         ("arms: {a: 1}", r"config\.yaml: arms must map names to keys"),

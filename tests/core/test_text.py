@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from statelab.data.documents import find
 from statelab.data.module import IGNORED
 from statelab.data.text import Text, TextConfig, Windows, split
 from statelab.errors import ConfigError, DataError
@@ -169,7 +170,6 @@ def test_stdlib_is_python_source_without_packages_and_tests() -> None:
     assert "class ABC(" in text
     assert data.train().batch(np.arange(2))["tokens"].shape == (2, 256)
     assert config("stdlib").files == "stdlib"
-    from statelab.data.documents import find
 
     parts = {part for path in find("stdlib") for part in path.parts}
     assert not {"site-packages", "test", "tests"} & parts
@@ -183,6 +183,13 @@ def test_a_relative_glob_is_made_absolute(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir("/")
     assert len(Text(cfg).train()) > 0
     assert config("~/x.txt").files == os.path.expanduser("~/x.txt")
+
+
+@pytest.mark.parametrize("name", ["a[1].txt", "[x", "what?.txt", "a*.txt", "é ☃.txt"])
+def test_the_name_of_a_file_is_taken_before_a_glob(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"own " * 50)
+    (tmp_path / "a1.txt").write_bytes(b"other " * 50)
+    assert find(str(tmp_path / name)) == [tmp_path / name]
 
 
 def test_a_glob_without_a_file_says_so(tmp_path: Path) -> None:

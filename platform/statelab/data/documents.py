@@ -39,6 +39,9 @@ def find(files: str) -> list[Path]:
             f"data.files={files!r} is a folder. Name its files: "
             f"data.files={os.path.join(files, '**', '*.txt')!r}."
         )
+    if os.path.isfile(files):
+        # A name of its own comes before a glob: it may hold brackets.
+        return [Path(files)]
     paths = [Path(name) for name in sorted(glob.glob(files, recursive=True))]
     paths = [path for path in paths if not path.is_dir()]
     if not paths:
