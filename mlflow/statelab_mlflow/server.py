@@ -51,9 +51,9 @@ def serve(
         Stopped: At the signal.
     """
     _check_port(host, port)
-    typer.echo("MLflow's server starts, which takes some seconds.", err=True)
     with reaching(uri):
         shown = newest_experiment(connect(uri), experiment)
+    typer.echo("MLflow's server starts, which takes some seconds.", err=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", uri, "--artifacts-destination", str(run_dir)]
     command += ["--workers", "1"]

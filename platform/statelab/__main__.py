@@ -44,7 +44,9 @@ def _run(arguments: list[str]) -> int:
     except StatelabError as error:
         said = str(error)
     except TyperException as error:
-        said = f"{error.format_message()} (see `statelab --help`)"
+        option = getattr(error, "option_name", "")
+        hint = f"; a key is written without dashes, {option[2:]}=VALUE" if option[2:] else ""
+        said = f"{error.format_message()} (see `statelab --help`{hint})"
     sys.stderr.write(f"statelab: {' '.join(said.splitlines())}\n")
     return 2
 

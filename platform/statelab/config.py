@@ -21,6 +21,8 @@ __all__ = [
     "TrainerConfig",
 ]
 
+_MOST_SEED = 2**32 - 1  # NumPy's
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleConfig:
@@ -100,7 +102,12 @@ class DataConfig(Section):
     batch_size: int = option(32, "sequences a step and device", at_least=1)
     num_workers: int = option(0, "loader processes; 0 loads in the training process", at_least=0)
     seq_len: int = option(256, "tokens a sequence", at_least=1)
-    seed: int = option(0, "draws and order of the data; apart from the model's seed", at_least=0)
+    seed: int = option(
+        0,
+        "draws and order of the data; apart from the model's seed",
+        at_least=0,
+        at_most=_MOST_SEED,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +172,12 @@ class Config(Section):
 
     experiment: str = option("default", "name of the experiment, or path of its YAML")
     arm: str | None = option(None, "the named variant of the experiment")
-    seed: int = option(0, "of the model's initialisation and every draw in training", at_least=0)
+    seed: int = option(
+        0,
+        "of the model's initialisation and every draw in training",
+        at_least=0,
+        at_most=_MOST_SEED,
+    )
     run_dir: str = option("runs", "folder of all runs")
     tags: dict[str, str] = option(factory=dict, doc="kept with the run in MLflow")
     smoke: bool = option(False, "shrink the experiment to toy size and two steps")

@@ -8,6 +8,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from statelab.data.lightning_data import build_data
+from statelab.devices import check_devices
 from statelab.errors import ConfigError, RunError, StatelabError
 from statelab.language_model import LanguageModel
 from statelab.loading import load_config, to_dict
@@ -37,6 +38,7 @@ def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[st
     quiet_lightning()
     file = run.checkpoint(checkpoint)
     config = load_config(to_dict(run.config()), overrides)
+    check_devices(config.trainer)
     model = load_checkpoint(file)
     trainer = make_trainer(config, logger=False, enable_progress_bar=False)
     trainer.validate(model, datamodule=build_data(config), verbose=False)

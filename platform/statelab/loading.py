@@ -249,11 +249,12 @@ def _plugin(block: str, registry: Registry[Any], values: _Values) -> Plugin[Any]
 
 
 def _check_keys(values: _Values, plugins: Mapping[str, Plugin[Any]]) -> None:
-    known = [key.name for key in keys_of(Config) if not key.name.startswith("data.")]
+    common = (key.name for key in keys_of(Config))
+    known = [key for key in common if not key.startswith("data.") and key not in _BLOCKS]
     for block, plugin in plugins.items():
         known += [f"{block}.name", *(key.name for key in keys_of(plugin.config, f"{block}."))]
     for key in values.values:
-        if key not in known and not key.startswith("tags."):
+        if key not in known and not (key.startswith("tags.") and key != "tags."):
             short = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
             hint = f" Did you mean {short[0]!r}?" if short else near_miss(key, known)
             raise ConfigError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")

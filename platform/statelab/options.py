@@ -12,6 +12,7 @@ when it is built, from a file, the command line or Python alike.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import MISSING, dataclass, field
@@ -72,6 +73,8 @@ class Section:
                     continue
                 if not all(_HOLDS[sign](number, bound) for sign, bound in bounds.items()):
                     raise RangeError(f"{each.name} must be {_range(bounds)}, got {number!r}.")
+                if number == math.inf:
+                    raise RangeError(f"{each.name} must be finite, got {number!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +142,7 @@ _HOLDS = {
 
 
 def _range(bounds: dict[str, float]) -> str:
-    return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())
+    return " and ".join(f"{sign} {bound}" for sign, bound in bounds.items())
 
 
 def _plain(default: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning as L
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.seed import seed_everything
 
 from statelab.callbacks.checkpoints import AtomicCheckpointIO, Checkpoints
@@ -22,7 +23,9 @@ from statelab.callbacks.progress import ProgressBar
 from statelab.callbacks.stop import GracefulStop
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
+from statelab.devices import check_devices
 from statelab.environment import write_environment
+from statelab.errors import ConfigError
 from statelab.language_model import LanguageModel
 from statelab.loading import flatten, to_dict
 from statelab.optim import total_steps
@@ -85,6 +88,7 @@ def train(config: Config, *, progress: bool = True) -> Result:
         Exception: What stopped the training; the run is recorded as FAILED then.
     """
     quiet_lightning()
+    check_devices(config.trainer)
     data = build_data(config)
     sizes = measure(config)
     seed_everything(config.seed, workers=True, verbose=False)
@@ -108,22 +112,30 @@ def quiet_lightning() -> None:
 
 
 def make_trainer(config: Config, **options: Any) -> L.Trainer:
-    """Lightning's trainer with everything that a configuration says of it."""
+    """Lightning's trainer with everything that a configuration says of it.
+
+    Raises:
+        ConfigError: If devices, strategy and precision don't go together.
+    """
     trainer = config.trainer
-    return L.Trainer(
-        accelerator=trainer.accelerator,
-        devices=trainer.devices,
-        num_nodes=trainer.num_nodes,
-        strategy=trainer.strategy,
-        precision=trainer.precision,
-        plugins=[AtomicCheckpointIO()],
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        limit_val_batches=trainer.val_batches or 1.0,
-        **options,
-    )
+    place: dict[str, Any] = {
+        name: getattr(trainer, name)
+        for name in ("accelerator", "devices", "num_nodes", "strategy", "precision")
+    }
+    try:
+        return L.Trainer(
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=trainer.val_batches or 1.0,
+            **place,
+            **options,
+        )
+    except (MisconfigurationException, ValueError) as error:
+        given = ", ".join(f"trainer.{name}={value}" for name, value in place.items())
+        raise ConfigError(f"Lightning refuses {given}: {error}") from error
 
 
 def _run(config: Config, data: L.LightningDataModule, sizes: Sizes, progress: bool) -> Result:

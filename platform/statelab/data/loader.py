@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -65,6 +66,7 @@ class EpochLoader:
             batch_sampler=[indices[i : i + self._batch_size].tolist() for i in starts],
             num_workers=self._num_workers,
             collate_fn=_as_is,
+            worker_init_fn=_leave_ctrl_c_to_the_parent,
             multiprocessing_context=_clean_processes() if self._num_workers else None,
             # Without its own, each iterator draws from the global generator, and so would a
             # resumed run once more than an unbroken one.
@@ -123,6 +125,11 @@ class _Rows(Dataset[Batch]):
 
 def _as_is(batch: Any) -> Any:
     return batch
+
+
+def _leave_ctrl_c_to_the_parent(worker: int) -> None:
+    """A terminal's Ctrl-C goes to all of its processes, and the step in hand needs its batch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _clean_processes() -> BaseContext:

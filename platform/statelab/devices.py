@@ -1,0 +1,44 @@
+"""Whether this machine has what `trainer` asks for; Lightning would say so after the run began."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning.pytorch.strategies import StrategyRegistry
+
+from statelab.config import TrainerConfig
+from statelab.errors import ConfigError, near_miss
+
+__all__ = ["check_devices"]
+
+# A CPU takes more processes than it has cores, for trying distribution out.
+_CPU_PROCESSES = 8
+
+
+def check_devices(trainer: TrainerConfig) -> None:
+    """Refuse devices that there are not.
+
+    Raises:
+        ConfigError: Naming the key, and what there is.
+    """
+    gpus = torch.cuda.device_count() or int(torch.backends.mps.is_available())
+    if trainer.accelerator == "gpu" and not gpus:
+        raise ConfigError(
+            "trainer.accelerator=gpu: torch finds no GPU here. Set trainer.accelerator=cpu."
+        )
+    if trainer.accelerator != "cpu" and gpus:
+        most, kind = gpus, "GPUs"
+    else:
+        most, kind = max(os.cpu_count() or 1, _CPU_PROCESSES), "processes on its CPU"
+    if trainer.devices > most:
+        raise ConfigError(
+            f"trainer.devices={trainer.devices}: this machine has room for {most} {kind}. "
+            f"Set trainer.devices={most} or less."
+        )
+    strategies = ["auto", *StrategyRegistry.available_strategies()]
+    if trainer.strategy not in strategies:
+        raise ConfigError(
+            f"trainer.strategy={trainer.strategy} is unknown to Lightning."
+            f"{near_miss(trainer.strategy, strategies)} It has: {', '.join(sorted(strategies))}."
+        )
