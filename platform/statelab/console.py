@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import sys
@@ -80,7 +81,7 @@ def print_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> None:
 
 
 def print_sizes(sizes: Sizes) -> None:
-    """Print how large a model is."""
+    """Print how large a model is; layers alike that follow each other take one line, each's."""
     table = _table("size", "", right=("",))
     table.add_row("parameters", f"{sizes.parameters:,}")
     table.add_row("state, bytes a sequence", f"{sizes.state_bytes:,}")
@@ -88,9 +89,13 @@ def print_sizes(sizes: Sizes) -> None:
     table.add_row("forward FLOPs a token", f"{sizes.flops_per_token:,}")
     console.print(table)
     layers = _table("layer", "kind", "parameters", "state, bytes", right=("parameters",))
-    for index, layer in enumerate(sizes.per_layer):
+    first = 0
+    for layer, alike in itertools.groupby(sizes.per_layer):
+        last = first + len(list(alike)) - 1
         state = ", ".join(f"{name} {size:,}" for name, size in layer["state"].items())
-        layers.add_row(str(index), layer["kind"], f"{layer['parameters']:,}", state or "none")
+        index = str(first) if first == last else f"{first}-{last}"
+        layers.add_row(index, layer["kind"], f"{layer['parameters']:,}", state or "none")
+        first = last + 1
     console.print(layers)
 
 
@@ -112,6 +117,7 @@ def print_result(result: Result, config: Config) -> None:
         place.append(f"tracking.uri={config.tracking.uri}")
     if result.checkpoint:
         _print_command("eval", f"run={result.run_id}", *place)
+        _print_command("inspect", f"run={result.run_id}", *place)
     _print_command("runs", f"experiment={config.experiment}", *place)
     if config.tracking.enabled:
         _print_command("ui", *place)

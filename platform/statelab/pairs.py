@@ -24,14 +24,14 @@ def check_pair(write: Plugin[WriteRule], read: Plugin[ReadRule]) -> None:
     """Refuse a pair that has no meaning.
 
     Raises:
-        RuleError: Naming what is missing, and the pairs that work.
+        RuleError: Naming what is missing, and the pairs of either rule that work.
     """
     missing = _missing(write, read)
     if missing:
-        works = ", ".join(f"{a}+{b}" for a, b in pairs())
+        works = ", ".join(f"{a}+{b}" for a, b in pairs() if a == write.name or b == read.name)
         raise RuleError(
             f"read rule {read.name!r} can't read what {write.name!r} writes: it requires "
-            f"{', '.join(sorted(missing))}. Pairs that work: {works}."
+            f"{', '.join(sorted(missing))}. Pairs that work: {works or 'none of either'}."
         )
 
 

@@ -123,6 +123,10 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> None:
         points = [point for point in self._points() if point.name == name]
+        if not points and name.endswith(".py"):
+            raise UnknownNameError(
+                f"{self.kind} {name!r} names a file only. Add its class: {name}:CLASS."
+            )
         if not points:
             raise UnknownNameError(
                 f"unknown {self.kind} {name!r}.{near_miss(name, self.names())} "
@@ -152,11 +156,16 @@ class Registry(Generic[T]):
             module = (
                 _load_file(target) if target.endswith(".py") else importlib.import_module(target)
             )
-            cls = getattr(module, attribute)
+            cls = getattr(module, attribute, None)
         except Exception as error:
             raise PluginError(
                 f"{self.kind} {reference!r} can't be loaded: {type(error).__name__}: {error}"
             ) from error
+        if cls is None:
+            raise PluginError(
+                f"{self.kind} {reference!r}: {target} has no {attribute!r}."
+                f"{near_miss(attribute, vars(module))}"
+            )
         for plugin in self._plugins.values():
             if _source(plugin.cls) == _source(cls):
                 return plugin

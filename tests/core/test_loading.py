@@ -500,13 +500,15 @@ def test_a_vocabulary_smaller_than_the_datas_is_refused():
     ("write", "read"),
     [("kv", "plain"), ("kv", "ccq"), ("kv", "interdomain"), ("gla", "softmax"), ("s4d", "softmax")],
 )
-def test_a_pair_without_a_meaning_lists_those_that_have_one(write, read):
+def test_a_pair_without_a_meaning_lists_those_of_either_rule_that_have_one(write, read):
     with pytest.raises(
         RuleError, match=rf"read rule '{read}' can't read what '{write}' writes: it requires "
     ) as caught:
         load_config(None, [f"write={write}", f"read={read}", "data.name=mqar"])
     works = str(caught.value).partition("Pairs that work: ")[2]
-    assert works.removesuffix(".").split(", ") == [f"{a}+{b}" for a, b in pairs()]
+    assert works.removesuffix(".").split(", ") == [
+        f"{a}+{b}" for a, b in pairs() if a == write or b == read
+    ]
 
 
 def test_all_memories_go_with_all_linear_reads():

@@ -220,8 +220,6 @@ def test_a_class_is_named_by_its_module(registry, offer):
     ("reference", "why"),
     [
         ("missing.py:Rule", "FileNotFoundError: no such file: .*missing.py"),
-        ("leaky.py:Lost", "AttributeError: .* has no attribute 'Lost'"),
-        ("leaky.py:", "AttributeError"),
         ("broken.py:Rule", "SyntaxError"),
         ("no_such_module_anywhere:Rule", "ModuleNotFoundError: No module named"),
         (":Rule", "ValueError: Empty module name"),
@@ -233,6 +231,24 @@ def test_a_reference_that_leads_nowhere_says_why(registry, file, monkeypatch, re
     with pytest.raises(PluginError, match=f"can't be loaded: {why}") as caught:
         registry.get(reference)
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("leaky.py:Fond", "'leaky.py:Fond': leaky.py has no 'Fond'. Did you mean 'Found'?"),
+        ("leaky.py:Zzzz", "'leaky.py:Zzzz': leaky.py has no 'Zzzz'."),
+        ("leaky.py:", "'leaky.py:': leaky.py has no ''."),
+        ("leaky.py", "'leaky.py' names a file only. Add its class: leaky.py:CLASS."),
+    ],
+)
+def test_a_file_without_that_class_is_told_in_its_own_name(
+    registry, file, monkeypatch, reference, message
+):
+    monkeypatch.chdir(file.parent)
+    with pytest.raises((PluginError, UnknownNameError)) as caught:
+        registry.get(reference)
+    assert str(caught.value) == f"write rule {message}"
 
 
 def test_a_class_that_is_not_registered_is_refused(registry):
