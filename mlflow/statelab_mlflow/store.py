@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import re
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ def connect(uri: str) -> MlflowClient:
         if not uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
             return MlflowClient(uri)
         with _alone(uri):
+            if is_absent(uri):
+                _make_database(uri)
             _check_database(uri)
             return MlflowClient(uri)
 
@@ -158,6 +161,22 @@ def _alone(uri: str) -> Iterator[None]:
     with Path(f"{file}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _make_database(uri: str) -> None:
+    """Make a database file with its tables aside, and put it in its place in one move.
+
+    It takes seconds, and MLflow can't go on with a database that was left half made.
+    """
+    from mlflow import MlflowClient
+
+    file = _file_of(uri)
+    assert file is not None
+    # A new place each time: MLflow keeps what it opened, by name, as long as the process lives.
+    with tempfile.TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as aside:
+        made = Path(aside) / file.name
+        MlflowClient(f"sqlite:///{made}")
+        os.replace(made, file)
 
 
 def _check_database(uri: str) -> None:

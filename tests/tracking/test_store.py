@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from statelab.errors import RunError
-from statelab_mlflow.store import connect, store_uri
+from statelab_mlflow.store import connect, is_absent, store_uri
 
 
 def test_the_store_is_the_given_one_then_the_environment_s_then_a_database_in_run_dir(
@@ -41,6 +41,22 @@ def test_a_store_that_is_none_is_refused(make_config, start, tmp_path, uri, reas
     (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 40)
     with pytest.raises(RunError, match=f"can't be used: .*{reason}.*Choose another with"):
         start(make_config(uri=uri.format(tmp=tmp_path)))
+
+
+def test_a_store_whose_making_was_broken_off_is_made_anew(make_config, start, tmp_path):
+    import mlflow.store.db.utils as making
+
+    def stop(engine: object) -> None:
+        raise KeyboardInterrupt
+
+    uri = f"sqlite:///{tmp_path}/new.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "_upgrade_db", stop)
+        with pytest.raises(KeyboardInterrupt):
+            connect(uri)
+    assert is_absent(uri)
+    start(make_config(uri=uri)).finish("FINISHED")
+    assert {each.name for each in tmp_path.glob("new.db*")} == {"new.db", "new.db.lock"}
 
 
 @pytest.mark.parametrize(
