@@ -255,6 +255,9 @@ def _check_keys(values: _Values, plugins: Mapping[str, Plugin[Any]]) -> None:
         known += [f"{block}.name", *(key.name for key in keys_of(plugin.config, f"{block}."))]
     for key in values.values:
         if key not in known and not (key.startswith("tags.") and key != "tags."):
+            inside = [each for each in known if each.startswith(f"{key}.")]
+            if inside:
+                raise ConfigError(f"{key} is a section: give a key of it, such as {inside[0]}.")
             short = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
             hint = f" Did you mean {short[0]!r}?" if short else near_miss(key, known)
             raise ConfigError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")
@@ -341,13 +344,18 @@ def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
 def _convert(key: str, value: Any, hint: Any) -> Any:
     """A value as its key's type wants it, by OmegaConf's structured merge."""
     given = _typed(key, value, hint) if isinstance(value, _Text) else value
+    wrong = ConfigError(f"{key} must be {type_name(hint)}, got {value!r}.")
+    takes_list = typing.get_origin(hint) is tuple and isinstance(given, (list, tuple))
+    # OmegaConf lets a list inside a list pass, and `str` makes a text of anything.
+    if any(isinstance(each, (list, tuple, dict)) for each in (given if takes_list else [given])):
+        raise wrong
     if given is not None and _kinds(hint) <= {str, type(None)}:
         given = str(given)
     try:
         box = OmegaConf.merge(OmegaConf.structured(_box(hint)), {"value": _literal(given)})
         return OmegaConf.to_object(box).value  # type: ignore[union-attr]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{key} must be {type_name(hint)}, got {value!r}.") from error
+        raise wrong from error
 
 
 def _typed(key: str, text: str, hint: Any) -> Any:

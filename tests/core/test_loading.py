@@ -373,12 +373,31 @@ def test_a_value_out_of_range_names_key_range_and_value(key, value, wanted):
         ("data.num_pairs", "a,b", r"\[int\], got 'a,b'"),
         ("data.filler", "some", r"zero \| random, got 'some'"),
         ("trainer.max_steps", "[1]", r"int \| null, got '\[1\]'"),
+        ("data.num_pairs", "[[4]]", r"\[int\], got '\[\[4\]\]'"),
+        ("data.num_pairs", "[{a: 4}]", r"\[int\], got '\[\{a: 4\}\]'"),
+        ("model.mixer.conv_streams", "[[q]]", r"\[q \| k \| v\], got '\[\[q\]\]'"),
         ("tags", "x", r"\{key: value\}, got 'x'"),
     ],
 )
 def test_a_value_of_another_type_names_key_type_and_value(key, value, wanted):
     with pytest.raises(ConfigError, match=rf"^{re.escape(key)} must be {wanted}"):
         load_config(None, [*BASE, f"{key}={value}"])
+
+
+@pytest.mark.parametrize("key", ["run_dir", "model.layers", "optim.schedule"])
+def test_a_list_is_no_text(experiment, key):
+    name = experiment({"write": "gla", "read": "plain", "data.name": "mqar", key: ["gla"]})
+    with pytest.raises(ConfigError, match=rf"^{key} must be .*, got \['gla'\]"):
+        load_config(name)
+
+
+@pytest.mark.parametrize("value", [None, 3, "adam", [1, 2]])
+@pytest.mark.parametrize("section", ["model", "model.mixer", "optim", "trainer", "tracking"])
+def test_a_value_in_the_place_of_a_section_gets_a_key_of_it(experiment, section, value):
+    name = experiment({"write": "gla", "read": "plain", "data.name": "mqar", section: value})
+    message = rf"^{section} is a section: give a key of it, such as {section}\.\w+"
+    with pytest.raises(ConfigError, match=message):
+        load_config(name)
 
 
 def test_a_value_that_is_no_yaml_is_refused():
