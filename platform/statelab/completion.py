@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import re
 
+import typer
+
 __all__ = ["complete"]
 
 
-def complete(args: list[str], incomplete: str) -> list[str]:
+def complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Whole arguments that begin as the one being typed does.
 
-    Bash takes `=` for a word of its own: there `write=gl` comes as `write`, `=`, `gl`, and
-    `write=` as `write`, `=`; in both only the value is asked for.
+    Bash takes `=` for a word of its own, and Typer drops it at the end: `write=gl` comes as
+    `write`, `=`, `gl`, and `write=` as `write` and nothing. In both only the value is asked for.
 
     Args:
-        args: The arguments before it.
+        ctx: Holds the arguments before it.
         incomplete: What was typed of this one.
     """
     known = _known()
-    if incomplete == "=" and args:
-        return known.get(args[-1], [])
-    if args[-1:] == ["="]:
-        return [each for each in known.get(args[-2], []) if each.startswith(incomplete)]
+    words = next((each for each in ctx.params.values() if isinstance(each, list)), [])
+    key = "".join(words[-2:-1] if words[-1:] == ["="] else words[-1:])
+    if key in known and (words[-1] == "=" or not incomplete):
+        return [each for each in known[key] if each.startswith(incomplete)]
     offers = [f"{key}={each}" for key, values in known.items() for each in values or [""]]
     return [each for each in offers if each.startswith(incomplete)]
 

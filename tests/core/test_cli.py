@@ -1,7 +1,9 @@
 """The command line: what it prints where, its exit status, and one line on each mistake."""
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from statelab.__main__ import main
+from statelab.console import print_result
 from statelab.language_model import LanguageModel
+from statelab.train import Result
 
 
 @pytest.fixture
@@ -31,110 +35,8 @@ def untracked(toy):
     return lambda *overrides: toy("tracking.enabled=false", *overrides)
 
 
+COMMANDS = ("rules", "keys", "show", "describe", "train", "eval", "inspect", "bench", "runs", "ui")
 PAIR = ("write=gla", "read=plain", "data.name=mqar")
-
-MISTAKES = {
-    "unknown command": (("trian",), "No such command 'trian'. Did you mean 'train'?"),
-    "unknown option": (("train", "--fast"), "No such option: --fast"),
-    "no rule": (("train",), "model.write.name is required: say write=NAME, one of deltanet,"),
-    "no key": (("show", "gla"), "'gla' is no key=value. Write, for example, optim.lr=1e-3."),
-    "unknown rule": (
-        ("train", "write=delta_net", "read=plain", "data.name=mqar"),
-        "unknown write rule 'delta_net'. Did you mean 'deltanet'? Registered: deltanet,",
-    ),
-    "unknown experiment": (
-        ("train", "experiment=mqr"),
-        "unknown experiment 'mqr'. Did you mean 'mqar'?",
-    ),
-    "no such file": (
-        ("train", "experiment=./no.yaml"),
-        "experiment=./no.yaml: no such file.",
-    ),
-    "unknown arm": (
-        ("train", "experiment=interdomain_125m", "arm=softmx"),
-        "experiment 'interdomain_125m' has no arm 'softmx'. Did you mean 'softmax'?",
-    ),
-    "unknown key": (
-        ("train", *PAIR, "optim.lrr=1"),
-        "unknown key 'optim.lrr'. Did you mean 'optim.lr'?",
-    ),
-    "range": (("train", *PAIR, "optim.lr=-0.001"), "optim.lr must be > 0, got -0.001."),
-    "type": (("train", *PAIR, "model.d_model=x"), "model.d_model must be int, got 'x'."),
-    "sizes": (
-        ("describe", *PAIR, "model.d_model=128", "model.num_heads=5"),
-        "model.num_heads=5 must divide model.d_model=128; try 4 or 8",
-    ),
-    "odd head": (
-        ("describe", *PAIR, "model.head_dim=5", "model.positions=rope"),
-        "model.head_dim=5 is odd, and the rotary embedding turns pairs",
-    ),
-    "pair": (
-        ("train", "write=gla", "read=softmax", "data.name=mqar"),
-        "read rule 'softmax' can't read what 'gla' writes: it requires cache. Pairs that work:",
-    ),
-    "no rule in a file": (
-        ("train", "write=gone.py:Rule", "read=plain", "data.name=mqar"),
-        "write rule 'gone.py:Rule' can't be loaded: FileNotFoundError: no such file",
-    ),
-    "a rule that fails": (
-        ("train", "write=broken.py:Rule", "read=plain", "data.name=mqar"),
-        "write rule 'broken.py:Rule' can't be loaded: RuntimeError: first second",
-    ),
-    "layers": (
-        ("train", *PAIR, "model.layers=[memory"),
-        "model.layers='[memory': ']' is missing. Write it as",
-    ),
-    "no data": (
-        ("train", *PAIR[:2], "data.name=text", "data.files=no/*.txt"),
-        "/no/*.txt' matches no file. Give a glob such as",
-    ),
-    "empty data": (
-        ("train", *PAIR[:2], "data.name=text", "data.files=empty.txt"),
-        "/empty.txt' matches only empty files. Give a file with text.",
-    ),
-    "backend": (
-        ("train", *PAIR, "model.backend=fast"),
-        "model.backend must be auto | reference | chunked | fused, got 'fast'.",
-    ),
-    "folder": (
-        ("train", *PAIR, "smoke=true", "run_dir=empty.txt"),
-        "run_dir=empty.txt can't be written: ",
-    ),
-    "folder, untracked": (
-        ("train", *PAIR, "smoke=true", "run_dir=empty.txt", "tracking.enabled=false"),
-        "run_dir=empty.txt can't be written: ",
-    ),
-    "eval without a run": (("eval",), "eval needs a run: statelab eval run=ID."),
-    "eval of no run": (("eval", "run=zzz"), "there is no run 'zzz' under "),
-    "eval of a damaged run": (("eval", "run=damaged"), "config.yaml can't be read."),
-    "inspect without a run": (("inspect",), "inspect needs a run: statelab inspect run=ID."),
-    "inspect with a key": (
-        ("inspect", "run=zzz", "seed=1"),
-        "inspect takes run, checkpoint, text, out, run_dir, tracking.uri, got seed=1.",
-    ),
-    "inspect of no run": (("inspect", "run=zzz"), "there is no run 'zzz' under "),
-    "ui with a key": (
-        ("ui", "seed=1"),
-        "ui takes experiment, open, run_dir, tracking.uri, host and port, got seed=1.",
-    ),
-    "ui with a port": (("ui", "port=http"), "port must be a number from 1 to 65535, got 'http'."),
-    "port out of range": (("ui", "port=0"), "port must be a number from 1 to 65535, got '0'."),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_line_and_exit_status_two(statelab, away, mistake):
-    (away / "empty.txt").touch()
-    (away / "broken.py").write_text("raise RuntimeError('first\\nsecond')")
-    (away / "damaged/checkpoints").mkdir(parents=True)
-    (away / "damaged/checkpoints/last.ckpt").touch()
-    (away / "damaged/config.yaml").write_text("{")
-    arguments, message = MISTAKES[mistake]
-    status, out, err = statelab(*arguments)
-    assert (status, out) == (2, "")
-    assert re.fullmatch(r"statelab: .+\n", err), err
-    assert message in err
-    assert not (away / "runs").exists()
 
 
 def test_a_mistake_with_json_prints_none(statelab):
@@ -154,8 +56,52 @@ def test_alone_it_says_what_to_type_next(statelab):
 def test_help_names_every_command(statelab):
     status, out, _ = statelab("--help")
     assert status == 0
-    for command in ("rules", "keys", "show", "describe", "train", "eval", "inspect", "ui", "bench"):
+    for command in COMMANDS:
         assert f" {command} " in out
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_has_examples_and_fits_a_terminal(statelab, command):
+    status, out, err = statelab(*command.split(), "--help")
+    assert (status, err) == (0, "")
+    assert f"\n  Examples:\n    statelab {command}" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert not re.search(r"\w\.\.\.$", out, re.MULTILINE), "a summary is cut off"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("tra", ["train"]),
+        ("train wri", {"write=gla", "write=deltanet", "write=kv"}),
+        ("train write=gl", ["write=gla"]),
+        ("train write = gl", ["gla"]),
+        ("train write =", {"gla", "deltanet"}),
+        ("train optim.l", ["optim.lr="]),
+        ("train optim.schedule=c", {"optim.schedule=cosine", "optim.schedule=constant"}),
+        ("train experiment=mq", ["experiment=mqar"]),
+        ("train smoke=t", ["smoke=true"]),
+    ],
+)
+def test_the_shell_completes_commands_keys_and_values(typed, offered):
+    words = ["statelab", *typed.split()]
+    asked = {"COMP_CWORD": str(len(words) - 1), "COMP_WORDS": "\n".join(words)}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("statelab")],
+        env={**os.environ, "_STATELAB_COMPLETE": "complete_bash", **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    found = done.stdout.splitlines()
+    assert found == offered if isinstance(offered, list) else set(found) >= offered
+
+
+def test_completion_imports_no_torch():
+    code = "import sys; from statelab.completion import _known; _known()"
+    code += "; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_rules_are_listed_with_what_they_are(statelab):
@@ -246,11 +192,32 @@ def test_train_and_eval_print_one_object_and_agree(statelab, untracked):
 
 
 def test_the_end_of_a_run_says_what_to_type_next(statelab, untracked):
-    _, out, _ = statelab("train", *untracked("trainer.max_steps=1"))
-    (command,) = re.findall(r"^statelab (eval run=.*)$", out, re.MULTILINE)
-    status, table, _ = statelab(*command.split())
-    assert status == 0
-    assert "val/loss" in table
+    place = "run_dir=my runs"
+    _, out, _ = statelab("train", *untracked("trainer.max_steps=1", place))
+    commands = dict(re.findall(r"^statelab (\w+) (.*)$", out, re.MULTILINE))
+    assert "ui" not in commands, "the run is in no store"
+    for command in ("eval", "runs"):
+        words = shlex.split(commands[command])
+        assert words[-1] == place
+        status, table, _ = statelab(command, *words)
+        assert status == 0
+        assert "loss" in table
+
+
+def test_next_commands_are_only_those_that_work(capsys, toy_config):
+    result = Result(
+        run_id="a" * 32,
+        status="KILLED",
+        folder=Path("runs/mqar") / ("a" * 32),
+        checkpoint=None,
+        best_checkpoint=None,
+        metrics={},
+    )
+    print_result(result, toy_config("tracking.uri=sqlite:///my.db"))
+    assert [line for line in capsys.readouterr().out.splitlines() if "statelab" in line] == [
+        "statelab runs experiment=default tracking.uri=sqlite:///my.db",
+        "statelab ui tracking.uri=sqlite:///my.db",
+    ]
 
 
 def test_inspect_draws_a_checkpoint_and_refuses_what_the_model_cannot_read(statelab, untracked):

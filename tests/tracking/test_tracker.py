@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from statelab.config import TrackingConfig
 from statelab.errors import RunError
 from statelab.registries import trackers
+from statelab.signals import Stopped, unwinding
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.store import connect, store_uri
 
@@ -161,3 +163,20 @@ print(platform.system(), mlflow.MlflowClient.__name__)
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[1] == "MlflowClient"
+
+
+def test_a_signal_while_a_run_is_made_leaves_none_running(start, run_dir, monkeypatch):
+    from mlflow import MlflowClient
+
+    create = MlflowClient.create_run
+
+    def interrupted(self, *args, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return create(self, *args, **options)
+
+    monkeypatch.setattr(MlflowClient, "create_run", interrupted)
+    with pytest.raises(Stopped), unwinding():
+        start()
+    client = client_of(run_dir)
+    toy = client.get_experiment_by_name("toy").experiment_id
+    assert [run.info.status for run in client.search_runs([toy])] == ["KILLED"]

@@ -107,10 +107,11 @@ def _remove(
 
 
 def _agrees(question: str) -> bool:
-    try:
-        return typer.confirm(question, err=True)
-    except typer.Abort:
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer:
         refuse("nobody answers, and nothing was removed. Say --yes to remove without asking.")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _given(words: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -21,7 +21,7 @@ def ui(
         bool, typer.Option("--open", help="Open a browser; so does open=true.")
     ] = False,
 ) -> None:
-    """Show the runs in MLflow: those of the newest experiment, or of another.
+    """Show the runs in MLflow, open on the newest experiment.
 
     Keys: experiment, open, run_dir, tracking.uri, host and port.
     """

@@ -15,8 +15,8 @@ __all__ = ["bench", "evaluate", "inspect", "train"]
     epilog=examples(
         "train experiment=mqar smoke=true",
         "train experiment=mqar write=deltanet read=ccq optim.lr=1e-2",
-        "train experiment=text write=gla read=interdomain trainer.max_steps=200 --json",
-        "train experiment=mqar write=leaky.py:Leaky read=ccq write.half_life=32",
+        "train experiment=text write=gla read=interdomain --json",
+        "train experiment=mqar write=leaky.py:Leaky write.half_life=32",
     )
 )
 def train(overrides: Keys = None, json: Json = False) -> None:
@@ -58,12 +58,12 @@ def evaluate(overrides: Keys = None, json: Json = False) -> None:
 @app.command(
     epilog=examples(
         "inspect run=3f2a",
-        "inspect run=3f2a checkpoint=best text='the cat sat on the mat' out=figures",
+        "inspect run=3f2a checkpoint=best text='the cat sat' out=figures",
         "inspect run=3f2a text='5 40 7 41 0 0 7' --json",
     )
 )
 def inspect(overrides: Keys = None, json: Json = False) -> None:
-    """Draw what a checkpoint has learned: weights, keys, states, gates."""
+    """Draw what a checkpoint has learned: weights, states, gates."""
     from pathlib import Path
 
     from statelab.console import console, print_json
@@ -102,7 +102,7 @@ def inspect(overrides: Keys = None, json: Json = False) -> None:
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT")], options: Keys = None, json: Json = False
 ) -> None:
-    """Measure speed and memory, correctness first: kernels, pairs or decode.
+    """Measure speed and memory of kernels, pairs or decode.
 
     A table is printed; it is written as JSON with a figure to out=FOLDER, or to runs/bench.
     """
