@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import typer
 
@@ -45,5 +46,6 @@ def _known() -> dict[str, list[str]]:
         "read": read_rules.names(),
         "data.name": data_modules.names(),
         "experiment": experiment_names(),
+        "run": [file.parent.name for file in Path("runs").glob("*/*/config.yaml")],
     }
     return words | names
