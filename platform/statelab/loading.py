@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
@@ -32,19 +31,11 @@ from statelab.experiment import find_experiment
 from statelab.layers import layer_list
 from statelab.options import RangeError, keys_of, type_name
 from statelab.pairs import check_pair
-from statelab.registries import data_modules, read_rules, write_rules
 from statelab.registry import Plugin, Registry
 from statelab.smoke import smoke_values
+from statelab.values import BLOCKS, Text, Values, flatten, parse_overrides, plugin_names
 
-__all__ = ["Resolved", "flatten", "load_config", "resolve", "to_dict"]
-
-log = logging.getLogger("statelab")
-
-_BLOCKS: dict[str, Registry[Any]] = {
-    "model.write": write_rules,
-    "model.read": read_rules,
-    "data": data_modules,
-}
+__all__ = ["Resolved", "load_config", "resolve", "to_dict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +71,8 @@ def resolve(
     experiment: str | Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
 ) -> Resolved:
     """`load_config`, with the origin of each value."""
-    values = _Values()
-    given = _parse(overrides)
+    values = Values()
+    given = parse_overrides(overrides)
     arm = given.get("arm")
     if experiment is None:
         experiment = given.pop("experiment", None)
@@ -97,7 +88,7 @@ def resolve(
         raise ConfigError(f"arm={arm} needs an experiment: experiment=NAME.")
     if "smoke" in given and _convert("smoke", given["smoke"], bool):
         layers = "model.layers" in values.values.keys() | given.keys()
-        values.update(smoke_values(values.names | _names(given), layers=layers), "smoke")
+        values.update(smoke_values(values.names | plugin_names(given), layers=layers), "smoke")
     values.update(given, "command line")
     return _build(values)
 
@@ -108,86 +99,8 @@ def to_dict(config: Config) -> dict[str, Any]:
     return values
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones, with the short forms of the rules' blocks spelled out."""
-    flat: dict[str, Any] = {}
-    for name, value in nested.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{key}.")
-        else:
-            flat[_spell_out(key)] = value
-    return {_spell_out(key): value for key, value in flat.items()}
-
-
-def _spell_out(key: str) -> str:
-    head, dot, rest = key.partition(".")
-    if head in ("write", "read"):
-        return f"model.{head}.{rest if dot else 'name'}"
-    return f"{key}.name" if key in ("model.write", "model.read") else key
-
-
-def _parse(overrides: Iterable[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for each in overrides:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{each!r} is no key=value. Write, for example, optim.lr=1e-3.")
-        given[_spell_out(key.strip())] = _Text(value)
-    return given
-
-
-class _Text(str):
-    """A value from the command line: what it means depends on its key's type."""
-
-    __slots__ = ()
-
-
-class _Values:
-    """Values by dotted key, with where each came from; a later one wins."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self.origins: dict[str, str] = {}
-
-    @property
-    def names(self) -> set[tuple[str, str]]:
-        return _names(self.values)
-
-    def set(self, key: str, value: Any, origin: str) -> None:
-        self.values[key] = value
-        self.origins[key] = origin
-
-    def update(self, flat: Mapping[str, Any], origin: str) -> None:
-        for block, registry in _BLOCKS.items():
-            old, new = self.values.get(f"{block}.name"), flat.get(f"{block}.name")
-            if old is not None and new is not None and str(new) != str(old):
-                self._drop_options(block, registry, str(old), str(new))
-        for key, value in flat.items():
-            self.set(key, value, origin)
-
-    def _drop_options(self, block: str, registry: Registry[Any], old: str, new: str) -> None:
-        common = (
-            {each.name for each in dataclasses.fields(DataConfig)} if block == "data" else set()
-        )
-        stale = [
-            key
-            for key in self.values
-            if key.startswith(f"{block}.")
-            and key.removeprefix(f"{block}.") not in common | {"name"}
-        ]
-        for key in stale:
-            del self.values[key], self.origins[key]
-        if stale:
-            log.info("%s=%s: dropped what was set for %s: %s", block, new, old, ", ".join(stale))
-
-
-def _names(flat: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(each, str(flat[f"{each}.name"])) for each in _BLOCKS if flat.get(f"{each}.name")}
-
-
-def _build(values: _Values) -> Resolved:
-    plugins = {block: _plugin(block, registry, values) for block, registry in _BLOCKS.items()}
+def _build(values: Values) -> Resolved:
+    plugins = {block: _plugin(block, registry, values) for block, registry in BLOCKS.items()}
     write, read, data = plugins["model.write"], plugins["model.read"], plugins["data"]
     _check_keys(values, plugins)
     check_pair(write, read)
@@ -235,7 +148,7 @@ def _build(values: _Values) -> Resolved:
     return Resolved(config=config, origins=values.origins)
 
 
-def _plugin(block: str, registry: Registry[Any], values: _Values) -> Plugin[Any]:
+def _plugin(block: str, registry: Registry[Any], values: Values) -> Plugin[Any]:
     name = values.values.get(f"{block}.name")
     short = block.removeprefix("model.") if block != "data" else "data.name"
     if name is None:
@@ -248,9 +161,9 @@ def _plugin(block: str, registry: Registry[Any], values: _Values) -> Plugin[Any]
     return plugin
 
 
-def _check_keys(values: _Values, plugins: Mapping[str, Plugin[Any]]) -> None:
+def _check_keys(values: Values, plugins: Mapping[str, Plugin[Any]]) -> None:
     common = (key.name for key in keys_of(Config))
-    known = [key for key in common if not key.startswith("data.") and key not in _BLOCKS]
+    known = [key for key in common if not key.startswith("data.") and key not in BLOCKS]
     for block, plugin in plugins.items():
         known += [f"{block}.name", *(key.name for key in keys_of(plugin.config, f"{block}."))]
     for key in values.values:
@@ -263,7 +176,7 @@ def _check_keys(values: _Values, plugins: Mapping[str, Plugin[Any]]) -> None:
             raise ConfigError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")
 
 
-def _apply_preset(values: _Values, write: Plugin[Any], read: Plugin[Any]) -> None:
+def _apply_preset(values: Values, write: Plugin[Any], read: Plugin[Any]) -> None:
     preset = {f"model.mixer.{name}": each for name, each in write.cls.preset(read.cls).items()}
     if values.values.get("model.positions") == "rope":
         preset |= {"model.mixer.rope_base": 10_000.0}
@@ -281,7 +194,7 @@ def _apply_preset(values: _Values, write: Plugin[Any], read: Plugin[Any]) -> Non
             values.set(key, value, f"read rule {read.name}")
 
 
-def _derive(values: _Values, model: ModelConfig, data: DataConfig) -> ModelConfig:
+def _derive(values: Values, model: ModelConfig, data: DataConfig) -> ModelConfig:
     """Fill in what follows from other keys, so that a saved configuration stands alone."""
     derived: dict[str, Any] = {"num_layers": len(layer_list(model))}
     if model.head_dim is None:
@@ -313,7 +226,7 @@ def _derive(values: _Values, model: ModelConfig, data: DataConfig) -> ModelConfi
     return dataclasses.replace(model, **derived)
 
 
-def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
+def _section(values: Values, cls: type, prefix: str, **ready: Any) -> Any:
     """Build one dataclass from the values under a prefix.
 
     Args:
@@ -343,7 +256,7 @@ def _section(values: _Values, cls: type, prefix: str, **ready: Any) -> Any:
 
 def _convert(key: str, value: Any, hint: Any) -> Any:
     """A value as its key's type wants it, by OmegaConf's structured merge."""
-    given = _typed(key, value, hint) if isinstance(value, _Text) else value
+    given = _typed(key, value, hint) if isinstance(value, Text) else value
     wrong = ConfigError(f"{key} must be {type_name(hint)}, got {value!r}.")
     takes_list = typing.get_origin(hint) is tuple and isinstance(given, (list, tuple))
     # OmegaConf lets a list inside a list pass, and `str` makes a text of anything.

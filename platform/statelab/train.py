@@ -27,12 +27,13 @@ from statelab.devices import check_devices
 from statelab.environment import write_environment
 from statelab.errors import ConfigError
 from statelab.language_model import LanguageModel
-from statelab.loading import flatten, to_dict
+from statelab.loading import to_dict
 from statelab.optim import total_steps
 from statelab.records import pair_of
 from statelab.signals import Stopped, unwinding
 from statelab.sizes import Sizes, measure
 from statelab.tracking import LocalRun, Run, Status, tracker
+from statelab.values import flatten
 
 __all__ = ["Result", "pair_name", "train"]
 
