@@ -74,5 +74,5 @@ def test_looking_at_a_configuration_imports_torch_and_nothing_heavier(command):
 
 
 def test_describing_a_model_imports_what_torch_does_and_nothing_heavier():
-    # Arithmetic on the meta device imports torch's compiler, which looks for Triton.
+    # Torch's own counter of operations looks for Triton.
     assert set(heavy_imports("describe", "experiment=mqar")) <= {"torch", "triton"}

@@ -20,6 +20,7 @@ def build_model(config: Config, device: torch.device | str | None = None) -> Dec
     # Torch's own layers draw when they are made, before they are reset.
     with torch.device(device or torch.get_default_device()), torch.random.fork_rng(devices=[]):
         model = Decoder(config.model, max_len=config.data.seq_len)
-        torch.manual_seed(config.seed)
-        model.reset_parameters()
+        if not model.embedding.weight.is_meta:
+            torch.manual_seed(config.seed)
+            model.reset_parameters()
     return model

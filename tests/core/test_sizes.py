@@ -1,13 +1,16 @@
 """Sizes: the papers' parameter counts, and states of exactly the bytes that a pass hands out."""
 
 import itertools
+import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from statelab.build import build_model
-from statelab.loading import load_config
+from statelab.loading import load_config, to_dict
 from statelab.sizes import measure
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
@@ -116,3 +119,25 @@ def test_every_parameter_learns(toy_config, stirred, write, read):
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 0, name
+
+
+def test_sizes_are_the_same_without_torchs_compiler(toy_config):
+    config = toy_config("write=gla", "read=interdomain")
+    code = (
+        "import json, sys; from statelab.loading import load_config; "
+        "from statelab.shapes_only import without_compiler; from statelab.sizes import measure; "
+        "config = load_config(json.loads(sys.argv[1]))\n"
+        "with without_compiler(): sizes = measure(config)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "import torch; torch.compile  # the real one is there again\n"
+        "print(sizes.parameters, sizes.state_bytes, sizes.flops_per_token)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(to_dict(config))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    sizes = measure(config)
+    expected = f"{sizes.parameters} {sizes.state_bytes} {sizes.flops_per_token}"
+    assert done.stdout.strip() == expected, done.stderr

@@ -63,7 +63,9 @@ def describe(overrides: Keys = None, json: Json = False) -> None:
 
     from statelab.console import print_json, print_sizes
     from statelab.loading import load_config
+    from statelab.shapes_only import without_compiler
     from statelab.sizes import measure
 
-    sizes = measure(load_config(None, overrides or []))
+    with without_compiler():
+        sizes = measure(load_config(None, overrides or []))
     print_json(dataclasses.asdict(sizes)) if json else print_sizes(sizes)
