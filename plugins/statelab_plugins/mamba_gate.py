@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statelab.rules import ParamOptions
+from statelab.rules import ParamOptions, WriteRule
 from statelab_kernels.precision import compute_dtype
 
-__all__ = ["MambaGate"]
+__all__ = ["MambaGate", "MambaGatedRule"]
 
 
 class MambaGate(nn.Module):
@@ -69,3 +69,18 @@ class MambaGate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The log decays g of the input x [B, T, D]."""
         return self.log_decay(self.step(x))
+
+
+class MambaGatedRule(WriteRule):
+    """A write rule whose decay is the gate `gate`, which it makes when it is built."""
+
+    gate: MambaGate
+
+    def reset_parameters(self) -> None:
+        """Linear maps as everywhere, the gate as its own."""
+        super().reset_parameters()
+        self.gate.reset_parameters()
+
+    def parameter_options(self) -> Mapping[str, ParamOptions]:
+        """No weight decay on the decay's own parameters."""
+        return self.gate.parameter_options("gate")

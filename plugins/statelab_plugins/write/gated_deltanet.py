@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from statelab.rules import MixerDims, ParamOptions, ReadRule, WriteRule, write_rules
-from statelab_plugins.mamba_gate import MambaGate
+from statelab.rules import MixerDims, ReadRule, write_rules
+from statelab_plugins.mamba_gate import MambaGate, MambaGatedRule
 from statelab_plugins.memory import GatedMemory
 from statelab_plugins.write.deltanet import DeltaNet, DeltaNetConfig, WriteStrength
 
@@ -23,7 +22,7 @@ class GatedDeltaNetConfig(DeltaNetConfig):
 
 
 @write_rules.register("gated_deltanet", config=GatedDeltaNetConfig)
-class GatedDeltaNet(WriteRule):
+class GatedDeltaNet(MambaGatedRule):
     """Gated DeltaNet: S_t = (I - beta_t k_t k_t') exp(g_t) S_(t-1) + beta_t k_t v_t'.
 
     g = -exp(A_log) softplus(W x + dt_bias), a scalar a head: Mamba-2's gate, A from U(0, 16).
@@ -43,15 +42,6 @@ class GatedDeltaNet(WriteRule):
     def preset(cls, read: type[ReadRule]) -> dict[str, object]:
         """DeltaNet's, and a SiLU gate on the output."""
         return {**DeltaNet.preset(read), "output_gate": "silu"}
-
-    def reset_parameters(self) -> None:
-        """Linear maps as everywhere, the gate as Mamba-2's."""
-        super().reset_parameters()
-        self.gate.reset_parameters()
-
-    def parameter_options(self) -> Mapping[str, ParamOptions]:
-        """No weight decay on the decay's own parameters."""
-        return self.gate.parameter_options("gate")
 
     def forward(
         self, x: Float[Tensor, "B T D"], k: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H V"]

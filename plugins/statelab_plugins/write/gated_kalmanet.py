@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from statelab.options import Section, option
-from statelab.rules import MixerDims, ParamOptions, ReadRule, WriteRule, write_rules
+from statelab.rules import MixerDims, ReadRule, write_rules
 from statelab_kernels.precision import compute_dtype
-from statelab_plugins.mamba_gate import MambaGate
+from statelab_plugins.mamba_gate import MambaGate, MambaGatedRule
 from statelab_plugins.memory import GatedMemory
 from statelab_plugins.write.deltanet import DeltaNet
 
@@ -29,7 +28,7 @@ class GatedKalmaNetConfig(Section):
 
 
 @write_rules.register("gated_kalmanet", config=GatedKalmaNetConfig)
-class GatedKalmaNet(WriteRule):
+class GatedKalmaNet(MambaGatedRule):
     """Gated KalmaNet's memory: S_t = exp(g_t) S_(t-1) + beta_t^2 k_t v_t'.
 
     g = -exp(A_log) softplus(W x + dt_bias), a scalar a head, with A from U(0, 16), and
@@ -55,15 +54,6 @@ class GatedKalmaNet(WriteRule):
     def preset(cls, read: type[ReadRule]) -> dict[str, object]:
         """DeltaNet's, and a SiLU gate on the output."""
         return {**DeltaNet.preset(read), "output_gate": "silu"}
-
-    def reset_parameters(self) -> None:
-        """Linear maps as everywhere, the decay as Mamba-2's."""
-        super().reset_parameters()
-        self.gate.reset_parameters()
-
-    def parameter_options(self) -> Mapping[str, ParamOptions]:
-        """No weight decay on the decay's own parameters."""
-        return self.gate.parameter_options("gate")
 
     def forward(
         self, x: Float[Tensor, "B T D"], k: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H V"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from statelab.options import option
-from statelab.rules import MixerDims, ParamOptions, ReadRule, WriteRule, write_rules
-from statelab_plugins.mamba_gate import MambaGate
+from statelab.rules import MixerDims, ReadRule, write_rules
+from statelab_plugins.mamba_gate import MambaGate, MambaGatedRule
 from statelab_plugins.memory import GatedMemory
 from statelab_plugins.write.deltanet import DeltaNet, DeltaNetConfig, WriteStrength
 
@@ -49,7 +48,7 @@ class KDAConfig(DeltaNetConfig):
 
 
 @write_rules.register("kda", config=KDAConfig)
-class KDA(WriteRule):
+class KDA(MambaGatedRule):
     """KDA: S_t = (I - beta_t k_t k_t') diag(exp g_t) S_(t-1) + beta_t k_t v_t'.
 
     g = -exp(A_log) softplus(W2 W1 x + dt_bias), one a channel of the key, through a rank of V,
@@ -80,15 +79,6 @@ class KDA(WriteRule):
     def preset(cls, read: type[ReadRule]) -> dict[str, object]:
         """DeltaNet's, and a sigmoid gate on the output."""
         return {**DeltaNet.preset(read), "output_gate": "sigmoid"}
-
-    def reset_parameters(self) -> None:
-        """Linear maps as everywhere, the gate as its own."""
-        super().reset_parameters()
-        self.gate.reset_parameters()
-
-    def parameter_options(self) -> Mapping[str, ParamOptions]:
-        """No weight decay on the decay's own parameters."""
-        return self.gate.parameter_options("gate")
 
     def forward(
         self, x: Float[Tensor, "B T D"], k: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H V"]

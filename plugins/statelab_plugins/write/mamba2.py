@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from statelab.options import Section
-from statelab.rules import MixerDims, ParamOptions, ReadRule, WriteRule, write_rules
-from statelab_plugins.mamba_gate import MambaGate
+from statelab.rules import MixerDims, ParamOptions, ReadRule, write_rules
+from statelab_plugins.mamba_gate import MambaGate, MambaGatedRule
 from statelab_plugins.memory import GatedMemory
 
 __all__ = ["Mamba2", "Mamba2Config", "SkipMemory"]
@@ -54,7 +54,7 @@ class Mamba2Config(Section):
 
 
 @write_rules.register("mamba2", config=Mamba2Config)
-class Mamba2(WriteRule):
+class Mamba2(MambaGatedRule):
     """Mamba-2: S_t = exp(g_t) S_(t-1) + dt_t k_t v_t', read as o_t = S_t' q_t + D v_t.
 
     dt = softplus(W x + dt_bias) and g = -exp(A_log) dt, scalars a head, A from U(1, 16). In the
@@ -93,13 +93,11 @@ class Mamba2(WriteRule):
     def reset_parameters(self) -> None:
         """D = 1; the gate as its own."""
         super().reset_parameters()
-        self.gate.reset_parameters()
         nn.init.ones_(self.skip)
 
     def parameter_options(self) -> Mapping[str, ParamOptions]:
         """No weight decay on A_log, dt_bias and D."""
-        skip = {"skip": ParamOptions(weight_decay=False)}
-        return {**self.gate.parameter_options("gate"), **skip}
+        return {**super().parameter_options(), "skip": ParamOptions(weight_decay=False)}
 
     def forward(
         self, x: Float[Tensor, "B T D"], k: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H V"]
