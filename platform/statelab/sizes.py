@@ -6,6 +6,7 @@ anybody's is counted right without saying its own size.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from statelab.build import build_model
 from statelab.config import Config
-from statelab.context import Context, State
+from statelab.context import Context
 from statelab.decoder import Decoder
 from statelab.layers import layer_list
 from statelab.loading import to_dict
 
 __all__ = ["Sizes", "measure"]
-
-#: Slots that hold the input's last tokens, not what the memory has of them.
-_NO_MEMORY = ("conv", "position")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,57 +47,53 @@ class Sizes:
 def measure(config: Config) -> Sizes:
     """Measure a model on the meta device."""
     model = build_model(config, device="meta")
-    state = _state(model, config.data.seq_len)
-    slots = {name: tensor.nbytes for name, tensor in state.items()}
-    memory = {
-        name: size for name, size in slots.items() if not set(_NO_MEMORY) & set(name.split("."))
-    }
-    per_layer = [
-        {
-            "kind": layer.kind,
-            "parameters": sum(p.numel() for p in model.layers[index].parameters()),
-            "state": {
-                name.removeprefix(f"layers.{index}."): size
-                for name, size in slots.items()
-                if name.startswith(f"layers.{index}.")
-            },
-        }
-        for index, layer in enumerate(layer_list(config.model))
-    ]
+    passes = _passes(model, config)
+    # All layers share the position.
+    position = passes[0].state["position"]
+    states = [{k: v for k, v in each.state.items() if k != "position"} for each in passes]
+    conv = [size for state in states for name, size in state.items() if name.startswith("conv")]
+    state_bytes = position + sum(sum(state.values()) for state in states)
+    flops = sum(each.flops for each in passes) // config.data.seq_len
     return Sizes(
         parameters=sum(p.numel() for p in model.parameters()),
-        state_bytes=sum(slots.values()),
-        memory_bytes=sum(memory.values()),
-        per_layer=per_layer,
-        flops_per_token=_flops(model, config),
+        state_bytes=state_bytes,
+        memory_bytes=state_bytes - position - sum(conv),
+        per_layer=[
+            {
+                "kind": layer.kind,
+                "parameters": sum(p.numel() for p in block.parameters()),
+                "state": state,
+            }
+            for layer, block, state in zip(
+                layer_list(config.model), model.layers, states, strict=True
+            )
+        ],
+        flops_per_token=flops + 2 * model.head.weight.numel(),
         config=to_dict(config),
     )
 
 
-def _state(model: Decoder, seq_len: int) -> State:
-    """The state after one sequence; only a cache grows with it."""
-    grows = any("cache" in block.mixer.write.provides for block in _mixers(model))
-    tokens = torch.zeros(1, seq_len if grows else 1, dtype=torch.int64, device="meta")
-    with torch.no_grad():
-        _, state = model.hidden(tokens)
-    return state
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one sequence leaves of a layer: its state slots in bytes, and the operations."""
+
+    state: dict[str, int]
+    flops: int
 
 
-def _mixers(model: Decoder) -> list[Any]:
-    return [block for block in model.layers if hasattr(block.mixer, "write")]
-
-
-def _flops(model: Decoder, config: Config) -> int:
-    """Forward operations a token; layers of one kind are run once."""
+def _passes(model: Decoder, config: Config) -> list[_Pass]:
+    """One for each layer; of layers alike in kind and parameters one is run."""
     seq_len = config.data.seq_len
     x = torch.zeros(1, seq_len, config.model.d_model, device="meta")
-    cost: dict[Any, int] = {}
-    total = 2 * model.head.weight.numel() * seq_len
-    for index, layer in enumerate(layer_list(config.model)):
-        if layer not in cost:
+    known: dict[Hashable, _Pass] = {}
+    passes = []
+    for layer, block in zip(layer_list(config.model), model.layers, strict=True):
+        alike = (layer, *((name, p.shape) for name, p in block.named_parameters()))
+        if alike not in known:
             context = Context(1, seq_len, device=x.device, backend=config.model.backend)
             with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                model.layers[index](x, context.scope(f"layers.{index}"))
-            cost[layer] = counter.get_total_flops()
-        total += cost[layer]
-    return total // seq_len
+                block(x, context)
+            state = {name: tensor.nbytes for name, tensor in context.outgoing.items()}
+            known[alike] = _Pass(state, counter.get_total_flops())
+        passes.append(known[alike])
+    return passes
