@@ -39,7 +39,9 @@ __all__ = [
 # Names, paths and lists are printed as they are: `[q, k]` is no markup, `:gear:` no picture.
 _RUN_METRICS = ("val/loss", "val/accuracy", "val/bpb")
 
-console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+# A pipe has no width that a table must fit into.
+_WIDTH = None if sys.stdout.isatty() else 1000
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=_WIDTH)
 
 
 def print_json(value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,9 @@ class _Loader(yaml.SafeLoader):
 def _read(path: Path) -> Experiment:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        # An alias may contain itself, which JSON finds out.
+        json.dumps(values, default=str, skipkeys=True)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of keys, got {type(values).__name__}.")

@@ -61,7 +61,10 @@ def parse_layers(text: str) -> list[Layer]:
         ConfigError: If it can't be read; says what was expected.
     """
     parser = _Parser(text)
-    layers = parser.items(closing=None)
+    try:
+        layers = parser.items(closing=None)
+    except RecursionError as error:
+        raise parser.error("it has too many brackets") from error
     if not layers:
         raise parser.error("it names no layer")
     return layers

@@ -80,6 +80,8 @@ def resolve(
         file = find_experiment(experiment)
         values.update(flatten(file.values), f"experiment {file.name}")
         values.set("experiment", file.name, f"experiment {file.name}")
+        if file.arms:
+            arm = arm or file.values.get("arm")
         if arm is not None:
             values.update(flatten(file.arm(arm)), f"arm {arm}")
     elif experiment is not None:

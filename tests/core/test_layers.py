@@ -49,6 +49,7 @@ def test_a_pattern_lists_its_layers(text, layers):
         ("attention(window=5", "unexpected '('"),
         ("memory;conv", "unexpected ';'"),
         ("memory,,conv", "unknown layer ','"),
+        ("[" * 2000 + "memory" + "]" * 2000, "it has too many brackets"),
     ],
 )
 def test_a_wrong_pattern_says_what_was_expected(text, message):

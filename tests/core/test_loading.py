@@ -155,6 +155,15 @@ def test_the_same_rule_again_keeps_its_options(experiment, caplog):
     assert caplog.messages == []
 
 
+def test_an_experiment_may_name_one_of_its_arms_itself(experiment):
+    name = experiment({**TOY, "arm": "wide"})
+    assert load_config(name).model.d_model == 96
+    assert load_config(name, ["arm=s4d"]).arm == "s4d"
+    # A printed configuration has the arm's values, and no arms any more.
+    printed = {key: value for key, value in TOY.items() if key != "arms"}
+    assert load_config(experiment({**printed, "arm": "wide"}, "printed")).arm == "wide"
+
+
 def test_an_arm_replaces_a_rule_too(experiment):
     config = load_config(experiment(TOY), ["arm=s4d"])
     assert (config.model.write.name, config.model.write.options.num_modes) == ("s4d", 12)
@@ -476,6 +485,8 @@ def test_an_arm_without_an_experiment_is_refused():
     ("text", "message"),
     [
         ("write: [", r"config\.yaml can't be read: .*line 1"),
+        ("model: &m\n  read: *m", r"config\.yaml can't be read: Circular"),
+        ("model: " + "[" * 3000, r"config\.yaml can't be read: "),
         ("write: gla\nwrite: kda", r"yaml can't be read: key 'write' is given twice .*line 2"),
         ("optim: {lr: 1}\nread: plain\noptim: {}", r"key 'optim' is given twice .*line 3"),
         ("optim: {lr: 1, lr: 2}", r"key 'lr' is given twice .*line 1"),
