@@ -17,12 +17,14 @@ from statelab.config import MixerConfig
 from statelab.initialise import reset_linear
 from statelab.memory import Memory, Written
 from statelab.registries import read_rules, write_rules
+from statelab.scan_memory import ScanMemory
 
 __all__ = [
     "Memory",
     "MixerDims",
     "ParamOptions",
     "ReadRule",
+    "ScanMemory",
     "WriteRule",
     "Written",
     "read_rules",
