@@ -11,6 +11,7 @@ from statelab.config import MixerConfig, ModelConfig, RuleConfig
 from statelab.context import Context, State
 from statelab.conv import ConvMixer
 from statelab.errors import DataError
+from statelab.generation import GenerationMixin
 from statelab.initialise import reset_linear, reset_residual
 from statelab.layers import Layer, layer_list
 from statelab.mixer import Mixer
@@ -19,7 +20,7 @@ from statelab.registries import read_rules, write_rules
 __all__ = ["Decoder"]
 
 
-class Decoder(nn.Module):
+class Decoder(GenerationMixin, nn.Module):
     """A language model with pre-normalised blocks.
 
     Args:
@@ -42,6 +43,11 @@ class Decoder(nn.Module):
         self.head = nn.Linear(d, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
+
+    @property
+    def decoder(self) -> Decoder:
+        """Itself: what generates."""
+        return self
 
     def reset_parameters(self) -> None:
         """Initialise every parameter; each rule has the last word on its own."""
@@ -99,19 +105,27 @@ class Decoder(nn.Module):
             x = block(x, context.scope(f"layers.{index}"))
         return self.norm(x), context.outgoing
 
+    def check_vocabulary(self, *tokens: int) -> None:
+        """Refuse a token that the model doesn't know.
+
+        Raises:
+            DataError: If there is one.
+        """
+        for token in tokens:
+            if not 0 <= token < self.embedding.num_embeddings:
+                raise DataError(
+                    f"token {token} is outside the vocabulary of "
+                    f"{self.embedding.num_embeddings}; use the tokenizer the model was made "
+                    "for, or raise model.vocab_size."
+                )
+
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
             raise DataError(f"tokens must be [B, T] with B, T >= 1, got {list(tokens.shape)}.")
         # On an accelerator the check would wait for the device at every step; its own kernels
         # stop at an index outside the table there.
         if tokens.device.type == "cpu":
-            low, high = tokens.aminmax()
-            if low < 0 or high >= self.embedding.num_embeddings:
-                raise DataError(
-                    f"token {int(low if low < 0 else high)} is outside the vocabulary of "
-                    f"{self.embedding.num_embeddings}; use the tokenizer the model was made "
-                    "for, or raise model.vocab_size."
-                )
+            self.check_vocabulary(*map(int, tokens.aminmax()))
 
     def _learned(self, positions: Tensor) -> Tensor:
         assert self.positions is not None

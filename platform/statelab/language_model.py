@@ -12,6 +12,7 @@ from torch import Tensor
 from statelab.build import build_model
 from statelab.config import Config
 from statelab.decoder import Decoder
+from statelab.generation import GenerationMixin
 from statelab.loading import load_config, to_dict
 from statelab.metrics import IGNORED, LanguageMetrics, token_loss
 from statelab.optim import make_optimizer, total_steps
@@ -19,7 +20,7 @@ from statelab.optim import make_optimizer, total_steps
 __all__ = ["LanguageModel"]
 
 
-class LanguageModel(L.LightningModule):
+class LanguageModel(GenerationMixin, L.LightningModule):
     """A decoder in training.
 
     Args:
@@ -39,6 +40,13 @@ class LanguageModel(L.LightningModule):
         """Build the decoder; does nothing if it is there."""
         if self.model is None:
             self.model = build_model(self.config)
+
+    @property
+    def decoder(self) -> Decoder:
+        """What generates."""
+        self.configure_model()
+        assert self.model is not None
+        return self.model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the decoder before its weights arrive."""
