@@ -35,7 +35,19 @@ def untracked(toy):
     return lambda *overrides: toy("tracking.enabled=false", *overrides)
 
 
-COMMANDS = ("rules", "keys", "show", "describe", "train", "eval", "inspect", "bench", "runs", "ui")
+COMMANDS = (
+    "rules",
+    "keys",
+    "show",
+    "describe",
+    "train",
+    "eval",
+    "inspect",
+    "bench",
+    "runs",
+    "ui",
+    "new",
+)
 PAIR = ("write=gla", "read=plain", "data.name=mqar")
 
 
@@ -81,6 +93,7 @@ def test_help_has_examples_and_fits_a_terminal(statelab, command):
         ("train optim.schedule=c", {"optim.schedule=cosine", "optim.schedule=constant"}),
         ("train experiment=mq", ["experiment=mqar"]),
         ("train smoke=t", ["smoke=true"]),
+        ("new wr", ["write"]),
     ],
 )
 def test_the_shell_completes_commands_keys_and_values(typed, offered):
