@@ -1,58 +1,42 @@
 """Metrics on their way to the store, which may be slow or away.
 
-The training thread appends to a file in the run's folder and goes on; a second thread sends what
-the file holds beyond the part already sent. So an outage costs no step, no metric and no memory,
-and sending a part twice is safe, because MLflow keeps rows that are equal in all four fields once.
+The training thread appends to a file in the run's folder and goes on; another one sends what the
+file holds beyond the part already sent (`outbox.py`). So an outage costs no step and no metric.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import posixpath
 import re
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from statelab.errors import ConfigError
-from statelab_mlflow.store import one_line
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+__all__ = ["Journal", "count_rows", "read_rows"]
 
-__all__ = ["Journal", "Sender"]
-
-_SEND_SECONDS = 2.0
-_LONGEST_PAUSE_SECONDS = 30.0
-_RETRY_SECONDS = 1.0  # while a run waits for its end
 _ROWS_PER_CALL = 1000  # MLflow's limit
-
-log = logging.getLogger(__name__)
 
 
 class Journal:
     """The metrics of one run, a JSON line each: key, value, timestamp in milliseconds, step.
 
-    One thread may append while another sends.
+    One thread may append while another reads.
 
     Args:
         file: Where to write; appended to if it exists.
-        client: Of the store.
-        run_id: The run's.
     """
 
-    def __init__(self, file: Path, client: MlflowClient, run_id: str) -> None:
+    def __init__(self, file: Path) -> None:
         self.file = file
-        self._client = client
-        self._run_id = run_id
         self._names: set[str] = set()
-        self._sent_bytes = 0
         # Unbuffered: a line that `append` has written survives the process.
         self._writer = file.open("ab", buffering=0)
+        _cut_off_half_a_line(file)
 
     def append(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the metrics of a step; NaN and infinities are metrics too.
@@ -70,87 +54,42 @@ class Journal:
         ]
         self._writer.write("".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
-    def send(self) -> None:
-        """Send all that this object hasn't sent yet; raises what the store raises."""
-        from mlflow.entities import Metric
-
-        with self.file.open("rb") as reader:
-            reader.seek(self._sent_bytes)
-            # The last line may be half-written still.
-            while lines := [row for row in islice(reader, _ROWS_PER_CALL) if row.endswith(b"\n")]:
-                metrics = [Metric(**json.loads(line)) for line in lines]
-                self._client.log_batch(self._run_id, metrics=metrics)
-                self._sent_bytes += sum(map(len, lines))
-
-    def unsent(self) -> int:
-        """The number of rows not sent yet."""
-        with self.file.open("rb") as reader:
-            reader.seek(self._sent_bytes)
-            return sum(1 for _ in reader)
-
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
 
 
-class Sender(threading.Thread):
-    """The thread that sends a journal until it is closed; one that is never closed stops no exit.
+def read_rows(file: Path, start: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """The rows of a journal, as many at once as MLflow takes, with the bytes read until then.
 
     Args:
-        journal: What to send.
+        file: The journal.
+        start: How many bytes to leave out.
     """
+    with file.open("rb") as reader:
+        reader.seek(start)
+        # The last line may be half-written still.
+        while lines := [row for row in islice(reader, _ROWS_PER_CALL) if row.endswith(b"\n")]:
+            start += sum(map(len, lines))
+            yield [json.loads(line) for line in lines], start
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(name="statelab-metrics", daemon=True)
-        self._journal = journal
-        self._closing = threading.Event()
-        self._deadline = 0.0
-        self._refusal: str | None = None
 
-    def run(self) -> None:
-        """Send now and then, less often while the store is away, and for the last time."""
-        pause = _SEND_SECONDS
-        while not self._closing.wait(pause):
-            pause = _SEND_SECONDS if self._sends() else min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        while not self._sends() and time.monotonic() < self._deadline:
-            time.sleep(_RETRY_SECONDS)
+def count_rows(file: Path, start: int) -> int:
+    """The number of rows beyond the first `start` bytes."""
+    with file.open("rb") as reader:
+        reader.seek(start)
+        return sum(row.endswith(b"\n") for row in reader)
 
-    def close(self, seconds: float) -> None:
-        """Send the rest; after `seconds` leave it in the journal, and say so.
 
-        Args:
-            seconds: How long to try.
-        """
-        self._deadline = time.monotonic() + seconds
-        self._closing.set()
-        self.join(seconds)
-        if unsent := self._journal.unsent():
-            log.warning(
-                "%d metric values are not in the tracking store, but kept in %s. %s Send them "
-                "later with statelab_mlflow.resend(%r).",
-                unsent,
-                self._journal.file,
-                self._refusal or "It doesn't answer.",
-                str(self._journal.file.parent),
-            )
-        self._journal.close()
-
-    def _sends(self) -> bool:
-        try:
-            self._journal.send()
-        except Exception as error:
-            # Whatever it is, training goes on, and the journal keeps the rows.
-            is_news = self._refusal is None and not self._closing.is_set()
-            self._refusal = one_line(error)
-            if is_news:
-                log.warning(
-                    "the tracking store doesn't take metrics: %s They wait in %s.",
-                    self._refusal,
-                    self._journal.file,
-                )
-            return False
-        self._refusal = None
-        return True
+def _cut_off_half_a_line(file: Path) -> None:
+    """Take away what a crash has left at the end, so that the next line stands alone."""
+    with file.open("r+b") as journal:
+        size = journal.seek(0, 2)
+        start = max(0, size - 1_000_000)
+        journal.seek(start)
+        tail = journal.read()
+        if not tail.endswith(b"\n"):
+            journal.truncate(start + tail.rfind(b"\n") + 1)
 
 
 def _check_name(name: str) -> None:

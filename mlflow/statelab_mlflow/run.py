@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+import os
+import shlex
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statelab.errors import RunError
-from statelab.tracking import METRICS, STATUS, Run, Status
-from statelab_mlflow.journal import Journal, Sender
-from statelab_mlflow.store import connect, one_line, reaching, store_uri
+from statelab.metric_history import Recorded
+from statelab.signals import Stopped, deferring
+from statelab.status import Status, write_end, write_start
+from statelab.tracking import METRICS, Run
+from statelab_mlflow.journal import Journal
+from statelab_mlflow.outbox import Outbox
+from statelab_mlflow.sender import Sender
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from statelab_mlflow.logger import JournalLogger
 
-__all__ = ["MLflowRun", "resend"]
+__all__ = ["MLflowRun"]
 
 _LAST_SEND_SECONDS = 20.0
+_HASTY_SEND_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class MLflowRun(Run):
-    """A run of the store; nothing that the store does later can fail it.
+    """A run of the store; nothing that the store does later can fail or hold it.
 
     Args:
         client: Of the store.
         run_id: The run's, RUNNING.
         folder: The run's, which exists.
+        store: The store's URI, without a password.
+        step: The optimizer steps that are done.
     """
 
-    def __init__(self, client: MlflowClient, run_id: str, folder: Path) -> None:
+    def __init__(
+        self, client: MlflowClient, run_id: str, folder: Path, store: str, step: int = 0
+    ) -> None:
         self.id = run_id
         self.folder = folder
-        self._client = client
-        self._journal = Journal(folder / METRICS, client, run_id)
-        self._sender = Sender(self._journal)
+        self.step = step
+        write_start(folder)
+        self._journal = Journal(folder / METRICS)
+        self._outbox = Outbox(folder, store)
+        self._sender = Sender(self._outbox, client)
         self._sender.start()
 
     @cached_property
@@ -47,57 +58,40 @@ class MLflowRun(Run):
         """The logger that sends metrics by way of the journal."""
         from statelab_mlflow.logger import JournalLogger
 
-        return JournalLogger(self._journal, self.folder)
+        return JournalLogger(self._journal, self.folder, Recorded(self.folder, self.step))
 
     def log_artifact(self, file: Path, folder: str | None = None) -> None:
-        """Copy the file to where the store keeps artifacts."""
-        try:
-            self._client.log_artifact(self.id, str(file), folder)
-        except Exception as error:
-            log.warning("%s is not in the tracking store: %s", file, one_line(error))
+        """Have the file copied to where the store keeps artifacts."""
+        self._outbox.add(file, folder)
 
     def finish(self, status: Status, reason: str | None = None) -> None:
-        """Send what is unsent, for 20 seconds at most, and set the run's end.
-
-        The end is written into the run's folder first, so that `resend` knows it.
-        """
+        """Write the run's end, and send it with all that is unsent, for 20 seconds at most."""
         try:
+            with deferring():
+                self._write_end(status, reason)
             self._sender.close(_LAST_SEND_SECONDS)
+        except Stopped:
+            self._sender.close(_HASTY_SEND_SECONDS)
+            raise
         finally:
-            # Also where a second Ctrl-C doesn't wait for the sending.
-            self._end(status, reason)
+            self._journal.close()
+            self._say_what_is_unsent()
 
-    def _end(self, status: Status, reason: str | None) -> None:
+    def _write_end(self, status: Status, reason: str | None) -> None:
         try:
-            (self.folder / STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
-            _end(self._client, self.id, status, reason)
-        except Exception as error:
-            log.warning("run %s is %s, unknown to the store: %s", self.id, status, one_line(error))
+            write_end(self.folder, status, reason)
+        except OSError as error:
+            log.warning("run %s is %s, which can't be written: %s.", self.id, status, error)
 
-
-def resend(folder: Path | str, *, uri: str | None = None) -> None:
-    """Send a run's whole journal and its end, after the store was away; twice is safe.
-
-    Args:
-        folder: The run's.
-        uri: The store's; None as for `tracking.uri`.
-
-    Raises:
-        RunError: If the store can't be reached or doesn't know the run, or `folder` is none.
-    """
-    folder = Path(folder).resolve()
-    if not (folder / METRICS).is_file():
-        raise RunError(f"{folder} is not the folder of a tracked run: it holds no {METRICS}.")
-    uri = store_uri(uri, folder.parents[1])
-    client = connect(uri)
-    with reaching(uri), closing(Journal(folder / METRICS, client, folder.name)) as journal:
-        journal.send()
-        if (folder / STATUS).exists():
-            status, _, reason = (folder / STATUS).read_text().strip().partition(" ")
-            _end(client, folder.name, status, reason)
-
-
-def _end(client: MlflowClient, run_id: str, status: str, reason: str | None) -> None:
-    if reason:
-        client.set_tag(run_id, "statelab.reason", reason)
-    client.set_terminated(run_id, status)
+    def _say_what_is_unsent(self) -> None:
+        unsent = self._outbox.unsent()
+        if unsent:
+            run_dir = self.folder.parents[1]
+            here = [] if run_dir == Path(os.getcwd(), "runs") else [f"run_dir={run_dir}"]
+            log.warning(
+                "the tracking store lacks %s; all is kept in %s. %s Send it later with: %s",
+                unsent,
+                self.folder,
+                self._sender.refusal or "The store doesn't answer.",
+                shlex.join(("statelab", "runs", "sync", f"run={self.id}", *here)),
+            )

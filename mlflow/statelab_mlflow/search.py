@@ -109,4 +109,5 @@ def _record(run: Run, run_dir: Path) -> RunRecord:
         host=tags.get("statelab.host"),
         process=int(process) if process.isdigit() else None,
         tracked=True,
+        reason=tags.get("statelab.reason", ""),
     )

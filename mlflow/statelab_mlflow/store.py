@@ -30,7 +30,9 @@ __all__ = [
     "is_absent",
     "is_server",
     "one_line",
+    "public",
     "reaching",
+    "recorded_uri",
     "store_uri",
 ]
 
@@ -55,6 +57,16 @@ def store_uri(uri: str | None, run_dir: Path) -> str:
     """The store's URI: the given one, MLFLOW_TRACKING_URI, or a database in `run_dir`."""
     default = f"sqlite:///{run_dir.resolve() / 'mlflow.db'}"
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def recorded_uri(recorded: str, run_dir: Path) -> str:
+    """The URI that a run's folder names, where it still leads somewhere; else that of `run_dir`.
+
+    A folder names no password, and a database file may have been moved together with it.
+    """
+    if not recorded or ":***@" in recorded or is_absent(recorded):
+        return store_uri(None, run_dir)
+    return recorded
 
 
 def is_server(uri: str) -> bool:
@@ -134,7 +146,7 @@ def reaching(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         raise RunError(
-            f"the tracking store {_public(uri)} can't be used: {one_line(error)} Choose another "
+            f"the tracking store {public(uri)} can't be used: {one_line(error)} Choose another "
             "with tracking.uri=URI, or go without by tracking.enabled=false."
         ) from error
 
@@ -147,7 +159,12 @@ def one_line(error: BaseException) -> str:
     said = next((each for each in reversed(causes) if isinstance(each, OSError)), error)
     line = (str(said).strip() or type(said).__name__).splitlines()[0]
     text = textwrap.shorten(line, 240, placeholder=" ...")
-    return _public(text if text.endswith(".") else f"{text}.")
+    return public(text if text.endswith(".") else f"{text}.")
+
+
+def public(text: str) -> str:
+    """The text without the password of a URI."""
+    return re.sub(r"(://[^:/@\s]*):[^/@\s]*@", r"\1:***@", text)
 
 
 @contextmanager
@@ -198,7 +215,7 @@ def _check_database(uri: str) -> None:
     known = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if revision is not None and not any(known.glob(f"{revision}_*.py")):
         raise RunError(
-            f"the tracking store {_public(uri)} was written by a newer MLflow than the installed "
+            f"the tracking store {public(uri)} was written by a newer MLflow than the installed "
             f"{mlflow.__version__} (schema {revision}). Upgrade with `pip install -U mlflow`, or "
             "choose another store with tracking.uri=URI."
         )
@@ -209,8 +226,3 @@ def _file_of(uri: str) -> Path | None:
     if not uri.startswith("sqlite:///"):
         return None
     return Path(uri.removeprefix("sqlite:///").partition("?")[0])
-
-
-def _public(text: str) -> str:
-    """The text without the password of a URI."""
-    return re.sub(r"(://[^:/@\s]*):[^/@\s]*@", r"\1:***@", text)

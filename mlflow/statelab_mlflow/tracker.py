@@ -9,18 +9,35 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from statelab.config import Config, TrackingConfig
+from statelab.errors import RunError, UnknownNameError
 from statelab.records import RunQuery, RunRecord
 from statelab.registries import trackers
 from statelab.signals import deferring
-from statelab.tracking import Tracker, make_folder
+from statelab.status import TAGS
+from statelab.tracking import METRICS, Tracker, Unsent, make_folder
+from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.search import find_runs, newest_experiment
 from statelab_mlflow.server import serve, show_page
-from statelab_mlflow.store import connect, experiment_id, is_absent, is_server, reaching, store_uri
+from statelab_mlflow.store import (
+    connect,
+    experiment_id,
+    is_absent,
+    is_server,
+    public,
+    reaching,
+    recorded_uri,
+    store_uri,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 __all__ = ["MLflowTracker"]
 
@@ -61,24 +78,46 @@ class MLflowTracker(Tracker):
                     run = client.create_run(where, run_name=name, tags=given)
                 folder = experiment / run.info.run_id
                 folder.mkdir()
-                own_tags = {
-                    "mlflow.note.content": description,
-                    "mlflow.source.name": Path(sys.argv[0]).name,
-                    "statelab.folder": str(folder),
-                    "statelab.host": socket.gethostname(),
-                    "statelab.pid": str(os.getpid()),
-                }
+                own_tags = {"mlflow.note.content": description, **_place(folder)}
                 client.log_batch(
                     run.info.run_id,
                     params=[Param(key, _text(value)) for key, value in params.items()],
                     tags=[RunTag(key, value) for key, value in own_tags.items()],
                 )
-                return MLflowRun(client, run.info.run_id, folder)
+                return MLflowRun(client, run.info.run_id, folder, public(uri))
             except BaseException as error:
                 if run is not None:
                     status = "FAILED" if isinstance(error, Exception) else "KILLED"
                     client.set_terminated(run.info.run_id, status)
                 raise
+
+    def resume(
+        self, config: Config, *, folder: Path, step: int, tags: Mapping[str, str]
+    ) -> MLflowRun:
+        """Open a run again, with status RUNNING; the last end is forgotten."""
+        from mlflow.entities import RunTag
+
+        recorded = recorded_uri(Outbox(folder).sent.store, folder.parents[1])
+        uri = config.tracking.uri or recorded
+        run_id = folder.name
+        if is_absent(uri):
+            raise UnknownNameError(_unknown(run_id, uri))
+        with reaching(uri):
+            client = connect(uri)
+            known = _known_run(client, run_id, uri)
+            if known.info.lifecycle_stage == "deleted":
+                raise RunError(
+                    f"run {run_id} was removed from the tracking store {public(uri)}. Restore it "
+                    f"with `mlflow runs restore --run-id {run_id}`, or train anew without resume."
+                )
+            for name in known.data.tags.keys() & {*TAGS, "statelab.reason"}:
+                client.delete_tag(run_id, name)
+            new = [RunTag(name, value) for name, value in {**tags, **_place(folder)}.items()]
+            client.log_batch(run_id, tags=new)
+            # A run that is RUNNING, but that nobody has in hand, would be so for ever.
+            with deferring():
+                client.update_run(run_id, status="RUNNING")
+                return MLflowRun(client, run_id, folder, public(uri), step)
 
     def folder_of(self, run_id: str, *, uri: str | None, run_dir: Path) -> Path | None:
         """The folder of a recorded run, or None if the store doesn't know it."""
@@ -104,6 +143,21 @@ class MLflowTracker(Tracker):
         with reaching(uri):
             return find_runs(connect(uri), query, run_dir)
 
+    def sync(self, folder: Path, *, uri: str | None) -> Unsent:
+        """Send what the store lacks of a run that has ended; twice is safe."""
+        if not (folder / METRICS).is_file():
+            raise RunError(f"{folder} is not the folder of a tracked run: it holds no {METRICS}.")
+        outbox = Outbox(folder)
+        unsent = outbox.unsent()
+        if not unsent:
+            return unsent
+        uri = uri or recorded_uri(outbox.sent.store, folder.parents[1])
+        with reaching(uri):
+            client = connect(uri)
+            _known_run(client, folder.name, uri)
+            outbox.send(client)
+        return unsent
+
     def remove(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
         """Mark a run as deleted; `mlflow gc` wipes what is marked."""
         uri = store_uri(uri, run_dir)
@@ -128,6 +182,34 @@ class MLflowTracker(Tracker):
                 show_page(uri, newest_experiment(connect(uri), experiment), browser)
         else:
             serve(uri, run_dir.resolve(), host, port, experiment, browser)
+
+
+def _known_run(client: MlflowClient, run_id: str, uri: str) -> Run:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise UnknownNameError(_unknown(run_id, uri)) from error
+
+
+def _unknown(run_id: str, uri: str) -> str:
+    return (
+        f"the tracking store {public(uri)} has no run {run_id}. Name the one that has with "
+        "tracking.uri=URI."
+    )
+
+
+def _place(folder: Path) -> dict[str, str]:
+    """Tags: where a run is and by what it is trained."""
+    return {
+        "mlflow.source.name": Path(sys.argv[0]).name,
+        "statelab.folder": str(folder),
+        "statelab.host": socket.gethostname(),
+        "statelab.pid": str(os.getpid()),
+    }
 
 
 def _text(value: str | int | float | bool | None) -> str:

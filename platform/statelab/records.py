@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from statelab.lost import mark_all_lost, mark_lost
 from statelab.metric_history import metric_history
-from statelab.tracking import METRICS, STATUS, tracker
+from statelab.status import LOST, RunStatus
+from statelab.tracking import METRICS, tracker
 
 __all__ = ["RunQuery", "RunRecord", "list_runs", "pair_of"]
 
@@ -34,6 +35,7 @@ class RunRecord:
         host: Where it runs or ran, if that is known.
         process: Its process there.
         tracked: Whether the tracking store has it.
+        reason: Why it failed or was stopped.
     """
 
     id: str
@@ -48,6 +50,7 @@ class RunRecord:
     host: str | None
     process: int | None
     tracked: bool
+    reason: str = ""
 
     @property
     def pair(self) -> str:
@@ -56,9 +59,8 @@ class RunRecord:
 
     @property
     def lost(self) -> bool:
-        """Whether it calls itself RUNNING, but its process is gone; seen from its own host only."""
-        here = self.host == socket.gethostname() and self.process is not None
-        return self.status == "RUNNING" and here and not Path(f"/proc/{self.process}").exists()
+        """Whether it died without a word."""
+        return self.status == "KILLED" and self.reason.startswith(LOST)
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -100,10 +102,16 @@ def pair_of(write: str, read: str) -> str:
 def list_runs(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[RunRecord]:
     """The runs of the tracking store and the untracked ones of `run_dir` that fit the query.
 
+    Those among them that were lost on this host are marked so first.
+
     Raises:
         RunError: If the store can't be reached.
     """
+    mark_all_lost(run_dir)
     tracked = tracker().find(query, uri=uri, run_dir=run_dir)
+    # A store may have runs of other folders too.
+    if mark_lost(run.folder for run in tracked if run.status == "RUNNING"):
+        tracked = tracker().find(query, uri=uri, run_dir=run_dir)
     return sorted([*tracked, *_untracked(query, run_dir)], key=_order(query))[: query.limit]
 
 
@@ -134,8 +142,8 @@ def _untracked(query: RunQuery, run_dir: Path) -> Iterator[RunRecord]:
 def _read(file: Path, query: RunQuery) -> RunRecord | None:
     """The record of a run folder; None if it doesn't fit the query, or is damaged."""
     folder = file.parent
-    status, host, process = _status(folder / STATUS)
-    if query.status not in (None, status):
+    status = RunStatus.read(folder)
+    if query.status not in (None, status.name):
         return None
     try:
         # The parser in C, where there is one, is ten times faster.
@@ -155,20 +163,13 @@ def _read(file: Path, query: RunQuery) -> RunRecord | None:
         experiment=folder.parent.name,
         write=rules["write"],
         read=rules["read"],
-        status=status,
+        status=status.name,
         started=file.stat().st_mtime,
         step=max((max(values) for values in history.values()), default=None),
         metrics={name: list(values.values())[-1] for name, values in history.items()},
         folder=folder.resolve(),
-        host=host,
-        process=process,
+        host=status.host,
+        process=status.process,
         tracked=False,
+        reason=status.reason,
     )
-
-
-def _status(file: Path) -> tuple[str, str | None, int | None]:
-    """Status, host and process; a run that couldn't even write its start was killed."""
-    words = file.read_text(encoding="utf-8").split() if file.is_file() else ["KILLED"]
-    if words[0] == "RUNNING":
-        return words[0], words[1], int(words[2])
-    return words[0], None, None

@@ -26,7 +26,7 @@ def runs_to_remove(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[R
         ids = ", ".join(sorted(run.id for run in found))
         raise RunError(f"run={query.id} begins {len(found)} runs: {ids}.")
     for run in found:
-        if run.status == "RUNNING" and not run.lost:
+        if run.status == "RUNNING":
             place = "here" if run.host == socket.gethostname() else f"on {run.host}"
             raise RunError(
                 f"run {run.id} is running {place}, as process {run.process}: nothing was removed. "

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: a command is left at once; where something must be put right, it unwinds.
 
-Neither prints a traceback. The exit status is the shell's, 128 + the signal: 130 and 143.
+Neither prints a traceback. The exit status is the shell's, 128 + the signal: 130 and 143. In a
+SLURM job the signal that asks for its requeueing is the third (`slurm.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from statelab.slurm import REQUEUE, in_job
 
 __all__ = ["Stopped", "deferring", "handling", "leave_on_signals", "unwinding"]
 
@@ -36,11 +39,12 @@ class Stopped(SystemExit):
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
-    """Take both signals over, where that is possible: in the main thread."""
+    """Take the signals over, where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.signal(each, handler) for each in _SIGNALS}
+    taken = (*_SIGNALS, REQUEUE) if in_job() else _SIGNALS
+    before = {each: signal.signal(each, handler) for each in taken}
     try:
         yield
     finally:

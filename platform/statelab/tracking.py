@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from statelab.errors import RunError
 from statelab.registries import trackers
+from statelab.status import Status, write_end, write_start
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -23,15 +22,34 @@ if TYPE_CHECKING:
     from statelab.config import Config
     from statelab.records import RunQuery, RunRecord
 
-__all__ = ["METRICS", "STATUS", "LocalRun", "Run", "Status", "Tracker", "make_folder", "tracker"]
-
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+__all__ = ["METRICS", "LocalRun", "Run", "Status", "Tracker", "Unsent", "make_folder", "tracker"]
 
 #: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
 METRICS = "metrics.jsonl"
 
-#: How a run ended, in its folder, with the reason; `RUNNING host process` of an untracked one.
-STATUS = "status"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unsent:
+    """What the store lacks of a run.
+
+    Attributes:
+        metrics: Metric values.
+        files: Files of the run's folder.
+        end: Whether its status and reason are lacking.
+    """
+
+    metrics: int
+    files: int
+    end: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.metrics or self.files or self.end)
+
+    def __str__(self) -> str:
+        parts = [f"{self.metrics:,} metric values"] if self.metrics else []
+        parts += [f"{self.files} files"] if self.files else []
+        parts += ["the run's end"] if self.end else []
+        return ", ".join(parts) or "nothing"
 
 
 class Run(ABC):
@@ -51,11 +69,11 @@ class Run(ABC):
 
     @abstractmethod
     def finish(self, status: Status, reason: str | None = None) -> None:
-        """Send what is unsent and set the run's end; called once by whoever started the run.
+        """Write the run's end and send what is unsent; called once by whoever started the run.
 
         Args:
             status: How it ended.
-            reason: One line on why it failed or was stopped.
+            reason: One line on why it failed or was stopped; `status.TAGS` may begin it.
         """
 
 
@@ -86,6 +104,22 @@ class Tracker(ABC):
         """
 
     @abstractmethod
+    def resume(self, config: Config, *, folder: Path, step: int, tags: Mapping[str, str]) -> Run:
+        """Open a run again, with status RUNNING; the last end is forgotten.
+
+        Args:
+            config: The configuration; `tracking` says where.
+            folder: The run's, named after it.
+            step: The optimizer steps that are done; metrics that the run has from there on are
+                not recorded twice.
+            tags: Flat; they replace those of the same name.
+
+        Raises:
+            RunError: If the store can't be reached or written, or the run was removed from it.
+            UnknownNameError: If the store doesn't know the run.
+        """
+
+    @abstractmethod
     def folder_of(self, run_id: str, *, uri: str | None, run_dir: Path) -> Path | None:
         """The folder of a recorded run, or None if the store doesn't know it."""
 
@@ -95,6 +129,22 @@ class Tracker(ABC):
 
         Raises:
             RunError: If the store can't be reached.
+        """
+
+    @abstractmethod
+    def sync(self, folder: Path, *, uri: str | None) -> Unsent:
+        """Send what the store lacks of a run that has ended; twice is safe.
+
+        Args:
+            folder: The run's.
+            uri: The store; None is the one that the run was recorded in.
+
+        Returns:
+            What was sent.
+
+        Raises:
+            RunError: If the store can't be reached, or `folder` is no tracked run's.
+            UnknownNameError: If the store doesn't know the run.
         """
 
     @abstractmethod
@@ -137,6 +187,7 @@ class LocalRun(Run):
 
     id: str
     folder: Path
+    step: int = 0
 
     @classmethod
     def start(cls, config: Config) -> LocalRun:
@@ -144,16 +195,23 @@ class LocalRun(Run):
         run_id = uuid.uuid4().hex
         folder = Path(config.run_dir).resolve() / config.experiment / run_id
         make_folder(folder, config.run_dir)
-        (folder / STATUS).write_text(f"RUNNING {socket.gethostname()} {os.getpid()}\n")
+        write_start(folder)
         return cls(run_id, folder)
+
+    @classmethod
+    def resume(cls, folder: Path, *, step: int) -> LocalRun:
+        """Open a run again, of which so many optimizer steps are done."""
+        write_start(folder)
+        return cls(folder.name, folder, step)
 
     @property
     def logger(self) -> Logger:
         """A logger that writes `metrics.csv`."""
-        from lightning.pytorch.loggers import CSVLogger
+        from statelab.loggers import CsvLogger
+        from statelab.metric_history import Recorded
 
         if not hasattr(self, "_logger"):
-            self._logger = CSVLogger(self.folder, name="", version="")
+            self._logger = CsvLogger(self.folder, Recorded(self.folder, self.step))
         return self._logger
 
     def log_artifact(self, file: Path, folder: str | None = None) -> None:
@@ -161,7 +219,7 @@ class LocalRun(Run):
 
     def finish(self, status: Status, reason: str | None = None) -> None:
         """Write the end beside the metrics."""
-        (self.folder / STATUS).write_text(f"{status} {reason or ''}".strip() + "\n")
+        write_end(self.folder, status, reason)
 
 
 def make_folder(folder: Path, given: str, key: str = "run_dir") -> None:

@@ -9,9 +9,6 @@ from io import StringIO
 import pytest
 
 from statelab.__main__ import main
-from statelab.tracking import LocalRun
-
-NOBODY = 2**22 + 1  # more than Linux counts processes to
 
 
 @pytest.fixture
@@ -192,17 +189,3 @@ def test_a_running_run_is_not_removed(statelab, leave, host):
     assert f", as process {os.getpid()}: nothing was removed. Stop it first" in err
     assert folder.exists()
     assert ended.exists()
-
-
-def test_a_run_whose_process_is_gone_is_lost_and_can_be_removed(statelab, leave):
-    folder = leave("a" * 32, f"RUNNING {socket.gethostname()} {NOBODY}")
-    assert " lost " in statelab()[1]
-    assert statelab("remove", "run=a", "--yes")[0] == 0
-    assert not folder.exists()
-
-
-def test_an_untracked_run_is_running_until_it_ends(away, toy_config):
-    run = LocalRun.start(toy_config())
-    assert (run.folder / "status").read_text() == f"RUNNING {socket.gethostname()} {os.getpid()}\n"
-    run.finish("KILLED", "SIGTERM")
-    assert (run.folder / "status").read_text() == "KILLED SIGTERM\n"

@@ -136,7 +136,7 @@ def test_before_the_model_exists_a_run_is_killed(config, tmp_path, monkeypatch, 
     with pytest.raises(Stopped) as stopped:
         train(config, progress=False)
     assert stopped.value.code == 128 + number
-    assert end_of(tmp_path) == f"KILLED Stopped: {number.name}\n"
+    assert end_of(tmp_path) == f"KILLED {number.name}\n"
 
 
 @pytest.mark.parametrize("number", SIGNALS)

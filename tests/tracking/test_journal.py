@@ -1,37 +1,20 @@
 from __future__ import annotations
 
-import json
 import math
 import time
 
 import pytest
 
-import statelab_mlflow.journal
-import statelab_mlflow.run
-from statelab.errors import ConfigError, RunError
-from statelab_mlflow import resend
+import statelab_mlflow.sender
+from statelab.errors import ConfigError
+from statelab_mlflow import MLflowTracker
+from statelab_mlflow.journal import Journal, read_rows
 from statelab_mlflow.store import connect, store_uri
 
 
 def history(run_dir, run, key):
     rows = connect(store_uri(None, run_dir)).get_metric_history(run.id, key)
     return [(row.step, row.value) for row in rows]
-
-
-@pytest.fixture
-def store_that_goes_away(monkeypatch):
-    """Break the client of a run; the last send is given half a second."""
-    monkeypatch.setattr(statelab_mlflow.run, "_LAST_SEND_SECONDS", 0.5)
-    monkeypatch.setattr(statelab_mlflow.journal, "_RETRY_SECONDS", 0.1)
-
-    def go_away(run):
-        def refuse(*args, **kwargs):
-            raise ConnectionError("the store is away")
-
-        for method in ("log_batch", "set_tag", "set_terminated"):
-            monkeypatch.setattr(run._client, method, refuse)
-
-    return go_away
 
 
 def test_metrics_come_back_by_step(start, run_dir):
@@ -62,7 +45,7 @@ def test_one_name_twice_in_a_step_keeps_both_values(start, run_dir):
 
 
 def test_the_sender_sends_while_the_run_goes_on(start, run_dir, monkeypatch):
-    monkeypatch.setattr(statelab_mlflow.journal, "_SEND_SECONDS", 0.05)
+    monkeypatch.setattr(statelab_mlflow.sender, "_SEND_SECONDS", 0.05)
     run = start()
     run.logger.log_metrics({"loss": 1.0}, 1)
     deadline = time.monotonic() + 20
@@ -76,7 +59,7 @@ def test_logging_asks_nothing_of_the_store(start, monkeypatch):
     run = start()
     calls = []
     with monkeypatch.context() as patch:
-        patch.setattr(run._client, "log_batch", lambda *args, **kwargs: calls.append(args))
+        patch.setattr("mlflow.MlflowClient.log_batch", lambda *args, **kwargs: calls.append(args))
         for step in range(100):
             run.logger.log_metrics({"loss": 1.0}, step)
         assert not calls
@@ -89,7 +72,7 @@ def test_a_name_that_mlflow_refuses_is_an_error_and_not_journalled(start, name):
     run = start()
     with pytest.raises(ConfigError, match="a metric can't be named"):
         run.logger.log_metrics({"good": 1.0, name: 1.0}, 1)
-    assert run._journal.unsent() == 0
+    assert (run.folder / "metrics.jsonl").read_text() == ""
     run.finish("FAILED")
 
 
@@ -102,63 +85,25 @@ def test_every_name_that_passes_is_taken_by_mlflow(start, run_dir):
     assert sorted(kept) == sorted(names)
 
 
-def test_a_store_that_goes_away_costs_nothing_and_gets_all_later(
-    start, run_dir, store_that_goes_away, caplog
-):
-    run = start()
-    store_that_goes_away(run)
-    for step in range(200):
-        run.logger.log_metrics({"loss": float(step), "lr": 0.1}, step)
-    run.finish("KILLED", "asked to stop")
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["value"] for row in rows if row["key"] == "loss"] == [float(i) for i in range(200)]
-    metrics, end = caplog.messages
-    assert f"400 metric values are not in the tracking store, but kept in {run.folder}" in metrics
-    assert "the store is away. Send them later with statelab_mlflow.resend(" in metrics
-    assert "is KILLED, unknown to the store: the store is away." in end
-
-    for _ in range(2):
-        resend(run.folder)
-        assert history(run_dir, run, "loss") == [(i, float(i)) for i in range(200)]
-    kept = connect(store_uri(None, run_dir)).get_run(run.id)
-    assert kept.info.status == "KILLED"
-    assert kept.data.tags["statelab.reason"] == "asked to stop"
-
-
-def test_an_outage_during_the_run_is_made_up_for(start, run_dir, monkeypatch, caplog):
-    monkeypatch.setattr(statelab_mlflow.journal, "_SEND_SECONDS", 0.02)
-    run = start()
-    with monkeypatch.context() as patch:
-
-        def refuse(*args, **kwargs):
-            raise ConnectionError("the store is away")
-
-        patch.setattr(run._client, "log_batch", refuse)
-        run.logger.log_metrics({"loss": 1.0}, 1)
-        deadline = time.monotonic() + 20
-        while not caplog.messages:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    run.logger.log_metrics({"loss": 2.0}, 2)
-    run.finish("FINISHED")
-    assert history(run_dir, run, "loss") == [(1, 1.0), (2, 2.0)]
-    (message,) = caplog.messages
-    assert "the tracking store doesn't take metrics: the store is away. They wait in" in message
-
-
 def test_a_line_cut_off_by_a_crash_is_left_out(start, run_dir):
     run = start()
     run.logger.log_metrics({"loss": 1.0}, 1)
     run.finish("FINISHED")
     with (run.folder / "metrics.jsonl").open("a") as journal:
         journal.write('{"key": "lo')
-    resend(run.folder)
+    assert not MLflowTracker().sync(run.folder, uri=None)
     assert history(run_dir, run, "loss") == [(1, 1.0)]
 
 
-def test_only_a_folder_with_a_journal_is_sent_again(tmp_path):
-    with pytest.raises(RunError, match="is not the folder of a tracked run"):
-        resend(tmp_path)
+def test_what_follows_a_line_cut_off_stands_alone(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"key": "a"}\n{"key": "lo')
+    journal = Journal(file)
+    journal.append({"b": 1.0}, 2)
+    journal.close()
+    ((rows, read),) = read_rows(file, 0)
+    assert [row["key"] for row in rows] == ["a", "b"]
+    assert read == file.stat().st_size
 
 
 def test_lightning_puts_its_files_into_the_folder_of_the_run(start):

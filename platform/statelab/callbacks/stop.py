@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run at the next optimizer step, saved and named for what it was."""
+"""Signals end a run at the next optimizer step, saved and named for what it was."""
 
 from __future__ import annotations
 

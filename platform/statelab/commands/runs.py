@@ -1,4 +1,4 @@
-"""The command that lists runs and removes them."""
+"""The command that lists runs, removes them, and sends what they couldn't."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
         "runs tags.team=blue sort=-val/accuracy limit=5 --json",
         "runs remove run=3f2a,91bc",
         "runs remove experiment=mqar status=failed --yes",
+        "runs sync",
+        "runs sync run=3f2a tracking.uri=http://tracking.example.org:5000",
     )
 )
 def runs(
@@ -36,19 +38,25 @@ def runs(
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
-    """List runs, the newest first, or remove some.
+    """List runs, the newest first; remove some; or send what a store that was away lacks of them.
 
     Which ones: run, experiment, write, read, status, tags.NAME. How: sort=METRIC (-METRIC for the
     greatest first) and limit. Where: run_dir and tracking.uri.
     """
     words = words or []
-    removing = words[:1] == ["remove"]
-    given, tags = _given(words[1:] if removing else words)
+    action = words[0] if words[:1] in (["remove"], ["sync"]) else "list"
+    given, tags = _given(words if action == "list" else words[1:])
     queries = _queries(given, tags)
     run_dir, uri = Path(given.get("run_dir", "runs")), given.get("tracking.uri")
-    if not removing:
-        if yes:
-            refuse("--yes asks for nothing here: it belongs to statelab runs remove.")
+    if yes and action != "remove":
+        refuse("--yes asks for nothing here: it belongs to statelab runs remove.")
+    if action == "sync":
+        unfit = given.keys() - {"run", "run_dir", "tracking.uri"} | tags.keys()
+        if unfit:
+            refuse(f"runs sync takes run, run_dir and tracking.uri, got {min(unfit)}.")
+        _sync([query.id for query in queries], run_dir, uri, json=json)
+        return
+    if action == "list":
         _list(queries, run_dir, uri, limit=_number(given.get("limit", str(_SHOWN))), json=json)
         return
     unfit = {"sort", "limit"} & given.keys()
@@ -104,6 +112,24 @@ def _remove(
         print_json({"removed": [run.id for run in found]})
     else:
         typer.echo(f"Removed {len(found)}.")
+
+
+def _sync(ids: list[str], run_dir: Path, uri: str | None, *, json: bool) -> None:
+    from dataclasses import asdict
+
+    from statelab.console import print_json
+    from statelab.syncing import sync_runs
+
+    sent = sync_runs(ids, run_dir=run_dir, uri=uri)
+    if json:
+        print_json({"sent": {run: each and asdict(each) for run, each in sent.items()}})
+    elif not any(sent.values()):
+        typer.echo("Nothing is unsent." if None not in sent.values() else "Nothing was sent.")
+    else:
+        for run, each in sent.items():
+            if each:
+                typer.echo(f"{run}: sent {each}.")
+    raise typer.Exit(int(None in sent.values()))
 
 
 def _agrees(question: str) -> bool:

@@ -25,6 +25,7 @@ def ui(
 
     Keys: experiment, open, run_dir, tracking.uri, host and port.
     """
+    from statelab.lost import mark_all_lost
     from statelab.tracking import tracker
 
     given, rest = take(overrides, *_KEYS)
@@ -35,9 +36,11 @@ def ui(
         refuse(f"port must be a number from 1 to 65535, got {port!r}.")
     if wish not in ("true", "false"):
         refuse(f"open must be true or false, got {wish!r}.")
+    run_dir = Path(given.get("run_dir", "runs"))
+    mark_all_lost(run_dir)
     tracker().serve(
         uri=given.get("tracking.uri"),
-        run_dir=Path(given.get("run_dir", "runs")),
+        run_dir=run_dir,
         host=given.get("host", "127.0.0.1"),
         port=int(port),
         experiment=given.get("experiment"),

@@ -1,0 +1,41 @@
+"""Runs that died without a word, by SIGKILL or a power cut: whoever meets one marks it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from statelab.errors import StatelabError
+from statelab.status import LOST, RunStatus, write_end
+from statelab.tracking import METRICS, tracker
+
+__all__ = ["mark_all_lost", "mark_lost"]
+
+log = logging.getLogger(__name__)
+
+
+def mark_all_lost(run_dir: Path) -> None:
+    """Mark the lost runs of a folder of runs, as `mark_lost` does."""
+    mark_lost(file.parent for file in run_dir.glob("*/*/status"))
+
+
+def mark_lost(folders: Iterable[Path]) -> bool:
+    """Mark each run KILLED that has died on this host, in its folder and in the store.
+
+    Args:
+        folders: The runs'.
+
+    Returns:
+        Whether there were any.
+    """
+    lost = [(each, status) for each in folders if (status := RunStatus.read(each)).is_lost(each)]
+    for folder, status in lost:
+        log.warning("run %s was lost: process %s is gone.", folder.name, status.process)
+        try:
+            write_end(folder, "KILLED", f"{LOST}: process {status.process} was gone")
+            if (folder / METRICS).exists():
+                tracker().sync(folder, uri=None)
+        except (OSError, StatelabError) as error:
+            log.warning("run %s can't be marked: %s", folder.name, error)
+    return bool(lost)
