@@ -45,17 +45,15 @@ def short_conv(
 
     # Each document's history stands before it in one long sequence; the rows of y that begin
     # inside another document's history are then left out.
-    lengths = cu_seqlens.diff().tolist()
-    documents = torch.split(x[0], lengths)
-    padded = torch.cat([part for pair in zip(history, documents, strict=True) for part in pair])
-    rows = [length + width - 1 for length in lengths]
-    last = torch.stack([part[len(part) - (width - 1) :] for part in torch.split(padded, rows)])
-    position = torch.arange(x.shape[1], device=x.device)
-    document = torch.repeat_interleave(
-        torch.arange(sequences, device=x.device), cu_seqlens.diff(), output_size=x.shape[1]
-    )
-    y = _taps(padded[None], weight)
-    return y[:, position + document * (width - 1)], last
+    bounds = cu_seqlens.to(x.device)
+    document = torch.arange(sequences, device=x.device)
+    before = torch.arange(width - 1, device=x.device) + (width - 1) * document[:, None]
+    shift = (width - 1) * document.repeat_interleave(bounds.diff(), output_size=x.shape[1])
+    first = torch.arange(x.shape[1], device=x.device) + shift  # where each token's window begins
+    places = torch.cat([(bounds[:-1, None] + before).flatten(), first + width - 1])
+    rows = torch.cat([history.flatten(0, 1), x[0]])
+    padded = torch.empty_like(rows).index_copy(0, places, rows)
+    return _taps(padded[None], weight)[:, first], padded[bounds[1:, None] + before]
 
 
 def _taps(padded: Tensor, weight: Tensor) -> Tensor:

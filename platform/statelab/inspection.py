@@ -9,6 +9,7 @@ from torch import Tensor
 
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
+from statelab.data.packing import sequences
 from statelab.errors import DataError, RunError
 from statelab.evaluate import load_checkpoint
 from statelab.examination import SHOWN, examine
@@ -70,5 +71,4 @@ def _encode(config: Config, text: str) -> Tensor:
 
 
 def _validation(config: Config) -> Tensor:
-    batch: dict[str, Tensor] = next(iter(build_data(config).val_dataloader()))
-    return batch["tokens"][:_SEQUENCES]
+    return sequences(next(iter(build_data(config).val_dataloader())), _SEQUENCES)

@@ -110,9 +110,9 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         """Add a batch to the metrics."""
         assert self.metrics is not None
         logits, labels = self._predictions(batch)
-        slices = batch.get("slice")
+        slices, asked = batch.get("slice"), batch["labels"] != IGNORED
         if slices is not None:
-            slices = slices[:, None].expand_as(batch["labels"])[batch["labels"] != IGNORED]
+            slices = slices.repeat_interleave(asked.numel() // len(slices))[asked.flatten()]
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         self.metrics.update(logits, labels, slices, data.num_bytes(batch["labels"]))
 
@@ -127,6 +127,6 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         Recall tasks ask at a few positions only; the head is most of the work there.
         """
         assert self.model is not None
-        hidden, _ = self.model.hidden(batch["tokens"])
+        hidden, _ = self.model.hidden(batch["tokens"], cu_seqlens=batch.get("cu_seqlens"))
         asked = batch["labels"] != IGNORED
         return self.model.head(hidden[asked]), batch["labels"][asked]

@@ -127,6 +127,10 @@ MISTAKES = {
         (*TEXT, "data.files=short.txt", "data.seq_len=5000"),
         "bytes for training, less than one window of data.seq_len=5000",
     ),
+    "too many examples": (
+        (*TRAIN, "data.num_train=1000000000000"),
+        "data.num_train must be >= 1 and <= 100000000, got 1000000000000.",
+    ),
     "backend": (
         (*TRAIN, "model.backend=fast"),
         "model.backend must be auto | reference | chunked | fused, got 'fast'.",

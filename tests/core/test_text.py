@@ -61,7 +61,7 @@ def test_every_byte_of_every_document_is_in_one_split_once(folder: Path, seq_len
 @pytest.mark.parametrize("length", [17, 32, 33, 34, 48, 49])
 def test_windows_predict_each_byte_but_the_first_once(length: int) -> None:
     source = bytes(range(1, length + 1))
-    windows = Windows(bytearray(source), 16)
+    windows = Windows(bytearray(source), [length - 1], 16)
     assert stream_of(windows) == source
     batch = windows.batch(np.arange(len(windows)))
     assert (batch["labels"] != IGNORED).sum() == length - 1
@@ -217,6 +217,14 @@ def test_an_unreadable_file_is_named_with_the_reason(folder: Path) -> None:
         Text(config(folder / "**/*.txt"))
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 1000)
+    os.mkfifo(tmp_path / "b.txt")
+    for files in ("*.txt", "b.txt"):
+        with pytest.raises(DataError, match=r"can't read '.*b\.txt': it is no regular file\. Mend"):
+            Text(config(tmp_path / files))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_forbidden_file_is_named_with_the_reason(folder: Path) -> None:
     (folder / "part_0" / "00.txt").chmod(0)
@@ -231,6 +239,13 @@ def test_a_corpus_too_small_for_a_window_says_how_much_there_is(
     (tmp_path / "a.txt").write_bytes(b"x" * 1000)
     with pytest.raises(DataError, match=rf"has 11 bytes for {name}, less than one window of data"):
         Text(config(tmp_path / "a.txt", val_fraction=fraction))
+
+
+def test_documents_that_are_all_alike_leave_none_to_train_on(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": "x" * 100}) + "\n") * 30)
+    message = r"leaves no document for training: they all validate, and those of equal content"
+    with pytest.raises(DataError, match=message):
+        Text(config(tmp_path / "a.jsonl"))
 
 
 def test_a_row_without_the_column_names_those_there_are(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from statelab.data.packing import sequences
 from statelab.probe import diagnose
 
 __all__ = ["DISTRIBUTIONS", "QUANTILES", "Diagnostics"]
@@ -52,7 +53,7 @@ class Diagnostics(L.Callback):
     ) -> None:
         """Keep what is looked at, the same each time."""
         if batch_idx == 0:
-            self.tokens = batch["tokens"][:_SEQUENCES]
+            self.tokens = sequences(batch, _SEQUENCES)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Ask, on every process; the first one writes."""

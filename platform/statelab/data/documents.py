@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import stat
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +64,9 @@ def read(path: Path, column: str) -> Iterator[bytes]:
         DataError: If it can't be read.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            # A pipe, say, which would block.
+            raise OSError("it is no regular file")
         if path.suffix in (".jsonl", ".parquet") and path.stat().st_size:
             yield from _rows(path, column)
         else:

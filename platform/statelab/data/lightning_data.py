@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from lightning import LightningDataModule
 from numpy.typing import NDArray
 from torch import Tensor
 
 from statelab.config import Config, DataConfig
 from statelab.data.loader import EndlessLoader, EpochLoader
-from statelab.data.module import DataModule
+from statelab.data.module import Batch, DataModule, Examples
 from statelab.data.order import permutation
 from statelab.registries import data_modules
 
@@ -40,7 +42,7 @@ class LightningData(LightningDataModule):
 
     Args:
         data: Examples and what their tokens mean.
-        config: Batch size, workers and seed.
+        config: Batch size, workers, packing and seed.
     """
 
     def __init__(self, data: DataModule, config: DataConfig) -> None:
@@ -66,17 +68,19 @@ class LightningData(LightningDataModule):
         def order(epoch: int) -> NDArray[np.int64]:
             return permutation(len(examples), seed=self.config.seed, epoch=epoch)
 
-        epochs = EpochLoader(examples, order=order, **self._shared_options())
-        return EndlessLoader(epochs, position=lambda: self.batches_finished)
+        return EndlessLoader(self._epochs(examples, order), position=lambda: self.batches_finished)
 
     def val_dataloader(self) -> EpochLoader:
         """All batches of the validation split, in their order."""
         examples = self.data.val()
-        return EpochLoader(
-            examples,
-            order=lambda _: np.arange(len(examples)),
-            **self._shared_options(),
-        )
+        return self._epochs(examples, lambda _: np.arange(len(examples)))
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Move all but the boundaries of documents, which kernels read on the host."""
+        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return {name: batch[name] if name == "cu_seqlens" else moved[name] for name in moved}
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the training data."""
@@ -86,13 +90,16 @@ class LightningData(LightningDataModule):
         """Continue with the batch after the finished ones."""
         self.batches_finished = state_dict["batches_finished"]
 
-    def _shared_options(self) -> dict[str, int]:
+    def _epochs(self, examples: Examples, order: Callable[[int], NDArray[np.int64]]) -> EpochLoader:
         # Lightning's own words for the data-parallel rank, which tensor parallelism makes another
         # than the global one.
         sampler = (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
-        return {
-            "batch_size": self.config.batch_size,
-            "num_workers": self.config.num_workers,
-            "rank": sampler.get("rank", 0),
-            "world": sampler.get("num_replicas", 1),
-        }
+        return EpochLoader(
+            examples,
+            order=order,
+            batch_size=self.config.batch_size,
+            num_workers=self.config.num_workers,
+            packing=self.config.packing,
+            rank=sampler.get("rank", 0),
+            world=sampler.get("num_replicas", 1),
+        )

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from statelab.data.module import IGNORED, Batch, Examples
 from statelab.data.order import PADDING, share
+from statelab.data.packing import pack
 
 __all__ = ["EndlessLoader", "EpochLoader"]
 
@@ -30,6 +31,7 @@ class EpochLoader:
         order: The order of each epoch.
         batch_size: Examples a batch and rank.
         num_workers: Processes; 0 loads in this one. The batches don't depend on it.
+        packing: Whether to pack each batch into one row of documents.
         rank: Which share to load.
         world: How many shares there are.
     """
@@ -41,10 +43,11 @@ class EpochLoader:
         order: Callable[[int], NDArray[np.int64]],
         batch_size: int,
         num_workers: int = 0,
+        packing: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self._rows = _Rows(examples)
+        self._rows = _Rows(examples, packing)
         self._order = order
         self._batch_size = batch_size
         self._num_workers = num_workers
@@ -109,8 +112,9 @@ class EndlessLoader:
 class _Rows(Dataset[Batch]):
     """Whole batches of examples, with the padding's labels ignored."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: Examples, packing: bool) -> None:
         self._examples = examples
+        self._packing = packing
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -120,7 +124,7 @@ class _Rows(Dataset[Batch]):
         padding = index == PADDING
         batch = self._examples.batch(np.where(padding, 0, index))
         batch["labels"][torch.from_numpy(padding)] = IGNORED
-        return batch
+        return pack(batch) if self._packing else batch
 
 
 def _as_is(batch: Any) -> Any:

@@ -20,7 +20,8 @@ IGNORED = -100
 Batch = dict[str, Tensor]
 """`tokens` and `labels`, both [B, T] int64, and where the module has slices `slice`, [B] int64.
 
-A label stands at the position that predicts it.
+A label stands at the position that predicts it. Where a row may hold several documents, `ends`,
+[B, T] bool, marks the last token of each; `packing.py` makes use of it.
 """
 
 

@@ -21,6 +21,8 @@ from statelab.registries import data_modules
 
 __all__ = ["MQAR", "MQARConfig"]
 
+_MOST = 100_000_000  # to draw the order of so many takes 2 GB and half a minute
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MQARConfig(DataConfig):
@@ -29,8 +31,10 @@ class MQARConfig(DataConfig):
     num_pairs: tuple[int, ...] = option(
         (4,), "key-value pairs of an example; of several counts all get equally many", at_least=1
     )
-    num_train: int = option(100_000, "training examples", at_least=1)
-    num_val: int = option(3_000, "validation examples", at_least=1)
+    num_train: int = option(
+        100_000, "training examples; their order is held in memory", at_least=1, at_most=_MOST
+    )
+    num_val: int = option(3_000, "validation examples, likewise", at_least=1, at_most=_MOST)
     vocab_size: int = option(8192, "tokens; the lower half are keys, the upper values", at_least=4)
     power_a: float = option(
         0.01, "chance of a query g places on is as g^(power_a - 1); 1 is uniform", above=0

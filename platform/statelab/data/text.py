@@ -58,7 +58,9 @@ class Text(DataModule):
     smallest hash validates in any case. A single document is cut: its end validates.
 
     The documents of a split, a zero byte after each, make one stream. Window i predicts bytes
-    i T + 1 .. i T + T from i T .. i T + T - 1; labels past the end are ignored.
+    i T + 1 .. i T + T from i T .. i T + T - 1; labels past the end are ignored. Under
+    `data.packing` a window parts into its documents: the edges of windows cut one that crosses
+    them, and its rest, in another row, begins anew; the zero byte of one predicts nothing.
 
     Raises:
         DataError: If no file is found or readable, or a split has less than one window.
@@ -99,11 +101,18 @@ class Text(DataModule):
 
 
 class Windows:
-    """A stream of bytes in windows of `seq_len` tokens."""
+    """A stream of bytes in windows of `seq_len` tokens.
 
-    def __init__(self, stream: bytearray, seq_len: int) -> None:
+    Args:
+        stream: Documents, one after the other.
+        ends: Where the last byte of each stands in the stream, in rising order.
+        seq_len: T.
+    """
+
+    def __init__(self, stream: bytearray, ends: Sequence[int], seq_len: int) -> None:
         self._seq_len = seq_len
         self._num_bytes = len(stream)
+        self._ends = torch.tensor(ends)
         stream.extend(bytes(len(self) * seq_len + 1 - len(stream)))
         # A tensor, since loader processes share its memory instead of copying it.
         self._stream = torch.frombuffer(stream, dtype=torch.uint8)
@@ -117,9 +126,11 @@ class Windows:
         places = starts[:, None] + torch.arange(self._seq_len + 1)
         window = self._stream[places].long()
         past_end = places[:, 1:] >= self._num_bytes
+        ends_before = torch.searchsorted(self._ends, places)
         return {
             "tokens": window[:, :-1].contiguous(),
             "labels": window[:, 1:].masked_fill(past_end, IGNORED),
+            "ends": ends_before[:, :-1] < ends_before[:, 1:],
         }
 
 
@@ -159,13 +170,19 @@ def _read(config: TextConfig) -> Iterator[bytes]:
 
 
 def _windows(name: str, corpus: Sequence[bytes], config: TextConfig) -> Windows:
-    stream = bytearray()
+    if not corpus:
+        raise DataError(
+            f"data.files={config.files!r} leaves no document for {name}: they all validate, and "
+            "those of equal content together. Give others, or a smaller data.val_fraction."
+        )
+    stream, ends = bytearray(), []
     for document in corpus:
         stream += document + SEPARATOR
+        ends.append(len(stream) - 1)
     if len(stream) <= config.seq_len:
         raise DataError(
             f"data.files={config.files!r} has {len(stream)} bytes for {name}, less than one window "
             f"of data.seq_len={config.seq_len} and the byte after it. Give more text, another "
             "data.val_fraction, or a smaller data.seq_len."
         )
-    return Windows(stream, config.seq_len)
+    return Windows(stream, ends, config.seq_len)

@@ -82,9 +82,11 @@ def cached_attention(
     else:
         total = start + cu_seqlens.diff().to(start)
         lengths = cu_seqlens.diff().tolist()
+        # Of an empty cache nobody has seen anything: no need to wait for a device to say so.
+        seen = start.tolist() if old[0].shape[1] else [0] * len(lengths)
         q = _align(torch.split(q[0], lengths))
         k, v = (
-            _join(rows, start.tolist(), torch.split(x[0], lengths))
+            _join(rows, seen, torch.split(x[0], lengths))
             for rows, x in zip(old, (k, v), strict=True)
         )
 
