@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from statelab.errors import ConfigError
+from statelab.metric_history import cut_off_half_a_line
 
 __all__ = ["Journal", "count_rows", "read_rows"]
 
@@ -36,7 +37,7 @@ class Journal:
         self._names: set[str] = set()
         # Unbuffered: a line that `append` has written survives the process.
         self._writer = file.open("ab", buffering=0)
-        _cut_off_half_a_line(file)
+        cut_off_half_a_line(file)
 
     def append(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the metrics of a step; NaN and infinities are metrics too.
@@ -79,17 +80,6 @@ def count_rows(file: Path, start: int) -> int:
     with file.open("rb") as reader:
         reader.seek(start)
         return sum(row.endswith(b"\n") for row in reader)
-
-
-def _cut_off_half_a_line(file: Path) -> None:
-    """Take away what a crash has left at the end, so that the next line stands alone."""
-    with file.open("r+b") as journal:
-        size = journal.seek(0, 2)
-        start = max(0, size - 1_000_000)
-        journal.seek(start)
-        tail = journal.read()
-        if not tail.endswith(b"\n"):
-            journal.truncate(start + tail.rfind(b"\n") + 1)
 
 
 def _check_name(name: str) -> None:

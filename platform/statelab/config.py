@@ -155,6 +155,17 @@ class TrainerConfig(Section):
     checkpoint_every: int | None = option(
         None, "optimizer steps between saves; null is at each validation", at_least=1
     )
+    compile: bool = option(
+        False, "torch.compile in training, of all that is around the memories' operations"
+    )
+    activation_checkpointing: bool = option(
+        False, "keep only each block's input for the backward pass, and run the block once more"
+    )
+    nan_patience: int = option(
+        1,
+        "steps in a row with a non-finite loss or gradient until the run stops; none is applied",
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +191,9 @@ class Config(Section):
         at_most=_MOST_SEED,
     )
     run_dir: str = option("runs", "folder of all runs")
+    resume: str | None = option(
+        None, "the run to go on with: its id; auto: the latest like this one, if there is one"
+    )
     tags: dict[str, str] = option(factory=dict, doc="kept with the run in MLflow")
     smoke: bool = option(False, "shrink the experiment to toy size and two steps")
     model: ModelConfig
@@ -187,3 +201,8 @@ class Config(Section):
     optim: OptimConfig = option(factory=OptimConfig)
     trainer: TrainerConfig = option(factory=TrainerConfig)
     tracking: TrackingConfig = option(factory=TrackingConfig)
+
+    def place(self) -> list[str]:
+        """The arguments that another command needs to find the runs, where they aren't usual."""
+        place = [] if self.run_dir == "runs" else [f"run_dir={self.run_dir}"]
+        return [*place, f"tracking.uri={self.tracking.uri}"] if self.tracking.uri else place

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from statelab.train import Result
 
 __all__ = [
+    "console",
+    "make_table",
+    "print_command",
     "print_config",
     "print_json",
     "print_keys",
@@ -36,9 +39,9 @@ __all__ = [
     "print_start",
 ]
 
-# Names, paths and lists are printed as they are: `[q, k]` is no markup, `:gear:` no picture.
 _RUN_METRICS = ("val/loss", "val/accuracy", "val/bpb")
 
+# Names, paths and lists are printed as they are: `[q, k]` is no markup, `:gear:` no picture.
 # A pipe has no width that a table must fit into.
 _WIDTH = None if sys.stdout.isatty() else 1000
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=_WIDTH)
@@ -58,7 +61,7 @@ def print_start() -> None:
 
 def print_rules(kinds: Mapping[str, Mapping[str, str]]) -> None:
     """Print the registered names with what each is."""
-    table = _table("kind", "name", "what")
+    table = make_table("kind", "name", "what")
     for kind, names in kinds.items():
         for name, summary in names.items():
             table.add_row(kind, name, summary)
@@ -68,7 +71,7 @@ def print_rules(kinds: Mapping[str, Mapping[str, str]]) -> None:
 def print_keys(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
     """Print all keys, section by section."""
     for section, keys in sections.items():
-        table = _table("key", "type", "default", "range", "meaning", title=section)
+        table = make_table("key", "type", "default", "range", "meaning", title=section)
         for key in keys:
             table.add_row(key["name"], key["type"], key["default"], key["range"], key["doc"])
         console.print(table)
@@ -84,13 +87,13 @@ def print_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> None:
 
 def print_sizes(sizes: Sizes) -> None:
     """Print how large a model is; layers alike that follow each other take one line, each's."""
-    table = _table("size", "", right=("",))
+    table = make_table("size", "", right=("",))
     table.add_row("parameters", f"{sizes.parameters:,}")
     table.add_row("state, bytes a sequence", f"{sizes.state_bytes:,}")
     table.add_row("memory, bytes a sequence", f"{sizes.memory_bytes:,}")
     table.add_row("forward FLOPs a token", f"{sizes.flops_per_token:,}")
     console.print(table)
-    layers = _table("layer", "kind", "parameters", "state, bytes", right=("parameters",))
+    layers = make_table("layer", "kind", "parameters", "state, bytes", right=("parameters",))
     first = 0
     for layer, alike in itertools.groupby(sizes.per_layer):
         last = first + len(list(alike)) - 1
@@ -103,7 +106,7 @@ def print_sizes(sizes: Sizes) -> None:
 
 def print_metrics(result: Result) -> None:
     """Print the metrics of an evaluation."""
-    table = _table("metric", "value", right=("value",))
+    table = make_table("metric", "value", right=("value",))
     for name, value in sorted(result.metrics.items()):
         table.add_row(name, f"{value:,.4g}" if name.startswith("perf/") else f"{value:.4f}")
     console.print(table)
@@ -114,15 +117,15 @@ def print_result(result: Result, config: Config) -> None:
     print_metrics(result)
     console.print(f"run {result.run_id}: {result.status}")
     console.print(f"folder {result.folder}")
-    place = [] if config.run_dir == "runs" else [f"run_dir={config.run_dir}"]
-    if config.tracking.uri:
-        place.append(f"tracking.uri={config.tracking.uri}")
+    place = config.place()
+    if result.checkpoint and result.status != "FINISHED":
+        print_command("train", f"resume={result.run_id}", *place)
     if result.checkpoint:
-        _print_command("eval", f"run={result.run_id}", *place)
-        _print_command("inspect", f"run={result.run_id}", *place)
-    _print_command("runs", f"experiment={config.experiment}", *place)
+        print_command("eval", f"run={result.run_id}", *place)
+        print_command("inspect", f"run={result.run_id}", *place)
+    print_command("runs", f"experiment={config.experiment}", *place)
     if config.tracking.enabled:
-        _print_command("ui", *place)
+        print_command("ui", *place)
 
 
 def print_runs(runs: Sequence[RunRecord], sort: str | None, *, to: IO[str] | None = None) -> None:
@@ -138,7 +141,7 @@ def print_runs(runs: Sequence[RunRecord], sort: str | None, *, to: IO[str] | Non
     # A name of two lines leaves room for the values on a narrow screen.
     heads = [name.replace("/", "/\n") for name in metrics]
     columns = ("run", "experiment", "pair", "status", "step", *heads, "age")
-    table = _table(*columns, right=("step", *heads, "age"))
+    table = make_table(*columns, right=("step", *heads, "age"))
     for column in (table.columns[0], table.columns[-1]):
         column.no_wrap = True
     for run in runs:
@@ -157,7 +160,7 @@ def print_report(report: Report, files: Sequence[Path]) -> None:
         if not rows:
             continue
         first, *rest = rows[0]
-        table = _table(first, *(name.replace("_", " ") for name in rest), title=title)
+        table = make_table(first, *(name.replace("_", " ") for name in rest), title=title)
         table.columns[0].no_wrap = True
         for row in rows:
             table.add_row(*map(_cell, row.values()))
@@ -173,11 +176,19 @@ def _age(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _print_command(*words: str) -> None:
+def print_command(*words: str) -> None:
+    """Print a command of statelab's as it is typed."""
     console.print(shlex.join(("statelab", *words)))
 
 
-def _table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:
+def make_table(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:
+    """An empty table.
+
+    Args:
+        columns: Their heads.
+        title: Stands above.
+        right: The columns of numbers.
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")

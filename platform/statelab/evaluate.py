@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
+from statelab.checkpoint_file import UNREADABLE
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_devices
 from statelab.errors import ConfigError, RunError, StatelabError
@@ -16,8 +16,6 @@ from statelab.runs import StoredRun
 from statelab.train import Result, make_trainer, quiet_lightning
 
 __all__ = ["evaluate", "load_checkpoint"]
-
-_UNREADABLE = (RuntimeError, EOFError, OSError, KeyError, TypeError, ValueError, UnpicklingError)
 
 
 def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[str] = ()) -> Result:
@@ -60,7 +58,7 @@ def load_checkpoint(file: Path) -> LanguageModel:
     """
     try:
         model: Any = LanguageModel.load_from_checkpoint(file, map_location="cpu", weights_only=True)
-    except (*_UNREADABLE, StatelabError) as error:
+    except (*UNREADABLE, StatelabError) as error:
         raise RunError(
             f"checkpoint {file} can't be read: it is truncated, or not statelab's "
             f"({type(error).__name__}). Use another one of the run."

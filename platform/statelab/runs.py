@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import yaml
 
 from statelab.config import Config
 from statelab.errors import RunError, near_miss
-from statelab.loading import load_config
+from statelab.loading import load_config, to_dict
+from statelab.lost import mark_lost
 from statelab.tracking import tracker
 
-__all__ = ["StoredRun", "find_run"]
+__all__ = ["StoredRun", "find_run", "write_config"]
+
+_CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,17 +32,22 @@ class StoredRun:
     id: str
     folder: Path
 
+    def parts(self) -> list[Path]:
+        """The folder of each part, with its configuration: the run's own, and one a resume."""
+        resumes = [file.parent for file in self.folder.glob(f"resumes/*/{_CONFIG}")]
+        return [self.folder, *sorted(resumes, key=lambda folder: int(folder.name))]
+
     def config(self) -> Config:
-        """The configuration it was trained with."""
+        """The configuration of its last part."""
+        file = self.parts()[-1] / _CONFIG
         try:
-            text = (self.folder / "config.yaml").read_text(encoding="utf-8")
-            values: dict[str, Any] = dict(yaml.safe_load(text))
+            values: dict[str, Any] = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-            raise RunError(f"run {self.id}: {self.folder}/config.yaml can't be read.") from error
+            raise RunError(f"run {self.id}: {file} can't be read.") from error
         return load_config(values)
 
     def checkpoint(self, name: str) -> Path:
-        """One of its checkpoints: "last" or "best".
+        """One of its checkpoints: "last", "previous" or "best".
 
         Raises:
             RunError: If it has none of that name.
@@ -50,18 +59,35 @@ class StoredRun:
         return file
 
 
+def write_config(config: Config, folder: Path) -> Path:
+    """Write the configuration of a part of a run into its folder, in one move."""
+    text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    aside, file = folder / f".{_CONFIG}", folder / _CONFIG
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, file)
+    return file
+
+
 def find_run(reference: str, *, run_dir: str = "runs", uri: str | None = None) -> StoredRun:
     """Find a run by its id, the start of one, or the path of its folder.
 
     The folders under `run_dir` are looked through first, then the tracking store is asked.
 
+    A run that was lost on this host is marked so.
+
     Raises:
         RunError: If there is none, or several begin so.
     """
+    run = _find(reference, run_dir, uri)
+    mark_lost([run.folder])
+    return run
+
+
+def _find(reference: str, run_dir: str, uri: str | None) -> StoredRun:
     path = Path(reference)
-    if path.is_dir() and (path / "config.yaml").is_file():
+    if path.is_dir() and (path / _CONFIG).is_file():
         return StoredRun(id=path.resolve().name, folder=path.resolve())
-    folders = {file.parent.name: file.parent for file in Path(run_dir).glob("*/*/config.yaml")}
+    folders = {file.parent.name: file.parent for file in Path(run_dir).glob(f"*/*/{_CONFIG}")}
     found = [name for name in folders if reference and name.startswith(reference)]
     if len(found) > 1:
         raise RunError(f"run={reference} begins {len(found)} runs: {', '.join(sorted(found))}.")

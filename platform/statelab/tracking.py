@@ -46,10 +46,9 @@ class Unsent:
         return bool(self.metrics or self.files or self.end)
 
     def __str__(self) -> str:
-        parts = [f"{self.metrics:,} metric values"] if self.metrics else []
-        parts += [f"{self.files} files"] if self.files else []
-        parts += ["the run's end"] if self.end else []
-        return ", ".join(parts) or "nothing"
+        counted = (("metric value", self.metrics), ("file", self.files))
+        parts = [f"{n:,} {name}{'s' if n > 1 else ''}" for name, n in counted if n]
+        return ", ".join(parts + ["the run's end"] * self.end) or "nothing"
 
 
 class Run(ABC):

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.seed import seed_everything
 
+from statelab.callbacks.catch_up import CatchUp
 from statelab.callbacks.checkpoints import AtomicCheckpointIO, Checkpoints
 from statelab.callbacks.diagnostics import Diagnostics
 from statelab.callbacks.figures import Figures
 from statelab.callbacks.history import History
 from statelab.callbacks.position import Position
 from statelab.callbacks.progress import ProgressBar
+from statelab.callbacks.randomness import Randomness
+from statelab.callbacks.schedule import Schedule
 from statelab.callbacks.stop import GracefulStop
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_devices
-from statelab.environment import write_environment
-from statelab.errors import ConfigError
+from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
-from statelab.loading import to_dict
+from statelab.lock import locked
+from statelab.lost import mark_all_lost
+from statelab.metric_history import last_metrics
+from statelab.opening import describe, open_run, pair_name
 from statelab.optim import total_steps
-from statelab.records import pair_of
+from statelab.resume import Resumption, resume_command, resuming
+from statelab.runs import StoredRun
 from statelab.signals import Stopped, unwinding
 from statelab.sizes import Sizes, measure
-from statelab.tracking import LocalRun, Run, Status, tracker
-from statelab.values import flatten
+from statelab.slurm import REQUEUE, requeue
+from statelab.status import REQUEUED, Status, beating
+from statelab.tracking import Run
 
 __all__ = ["Result", "pair_name", "train"]
+
+log = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +61,7 @@ class Result:
         checkpoint: The last one; None if the run ended before one was written.
         best_checkpoint: The one with the least val/loss.
         metrics: The last of each.
-        exit_status: 0, 130 after Ctrl-C, 143 after SIGTERM.
+        received: The signal that stopped it.
     """
 
     run_id: str
@@ -58,7 +70,12 @@ class Result:
     checkpoint: Path | None
     best_checkpoint: Path | None
     metrics: dict[str, float]
-    exit_status: int = 0
+    received: signal.Signals | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """The shell's: 0, 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + self.received if self.received else 0
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -72,29 +89,33 @@ class Result:
         }
 
 
-def pair_name(config: Config) -> str:
-    """The pair of rules, as `gla+ccq`; a rule from a file is called by its class."""
-    return pair_of(config.model.write.name, config.model.read.name)
-
-
-def train(config: Config, *, progress: bool = True) -> Result:
+def train(config: Config, *, progress: bool = True, checkpoint: str = "last") -> Result:
     """Train, validate and save; the run's end is recorded whatever happens.
+
+    A run that is finished, and that `config.resume` names, gives its result again.
 
     Args:
         config: The configuration.
         progress: Whether to show a bar on standard error.
+        checkpoint: Where a run goes on from that `config.resume` names: "last", "previous", "best".
 
     Raises:
         StatelabError: Before the run starts, on something the user can mend.
         Exception: What stopped the training; the run is recorded as FAILED then.
     """
     quiet_lightning()
-    check_devices(config.trainer)
-    data = build_data(config)
-    sizes = measure(config)
-    seed_everything(config.seed, workers=True, verbose=False)
-    with unwinding():
-        return _run(config, data, sizes, progress)
+    mark_all_lost(Path(config.run_dir))
+    with resuming(config, checkpoint) as resumption:
+        if resumption is not None:
+            config = resumption.config
+            if resumption.is_finished:
+                return _recorded(resumption.run)
+        check_devices(config.trainer)
+        data = build_data(config)
+        sizes = measure(config)
+        seed_everything(config.seed, workers=True, verbose=False)
+        with unwinding():
+            return _run(config, data, sizes, resumption, progress)
 
 
 def quiet_lightning() -> None:
@@ -104,8 +125,8 @@ def quiet_lightning() -> None:
         "The '.*_dataloader' does not have many workers",
         "You are using a CUDA device",
         "The number of training batches .* is smaller than the logging interval",
-        # Of these it means a metrics.csv, and a new run's folder has none.
-        "Experiment logs directory .* exists and is not empty",
+        # A loss that is no number is the run's to judge, not a metric's.
+        "Encountered `nan` values in tensor",
         # Lightning 2.6 asks torch 2.13 in a way that torch has deprecated.
         ".*isinstance.treespec, LeafSpec.",
     ):
@@ -139,56 +160,87 @@ def make_trainer(config: Config, **options: Any) -> L.Trainer:
         raise ConfigError(f"Lightning refuses {given}: {error}") from error
 
 
-def _run(config: Config, data: L.LightningDataModule, sizes: Sizes, progress: bool) -> Result:
-    """Start the run, train, and record its end, whatever that is."""
-    run = _start(config, sizes)
-    try:
-        _describe(config, run)
-        result = _fit(config, data, run, sizes, progress)
-    except BaseException as error:
-        status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        run.finish(status, f"{type(error).__name__}: {error}")
-        raise
-    run.finish(result.status)
+def _run(
+    config: Config,
+    data: L.LightningDataModule,
+    sizes: Sizes,
+    resumption: Resumption | None,
+    progress: bool,
+) -> Result:
+    """Open the run, train, and record its end, whatever that is."""
+    run = open_run(config, sizes, resumption)
+    with beating(run.folder), ExitStack() as held:
+        try:
+            if resumption is None:
+                held.enter_context(locked(run.folder))
+            describe(config, run, resumption)
+            result = _fit(config, data, run, sizes, resumption, progress)
+        except Stopped as stopped:
+            _stop(run, stopped.received)
+            _say_how_to_go_on(run, config)
+            raise
+        except BaseException as error:
+            status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
+            run.finish(status, f"{type(error).__name__}: {error}")
+            _say_how_to_go_on(run, config)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise RunError(
+                    f"run {run.id} can't write into {run.folder}: {error.strerror}. Make room and "
+                    "continue it; its last checkpoint stays."
+                ) from error
+            raise
+        if result.received:
+            _stop(run, result.received)
+        else:
+            run.finish(result.status)
     return result
 
 
-def _start(config: Config, sizes: Sizes) -> Run:
-    params = flatten(to_dict(config))
-    if config.tracking.enabled:
-        return tracker().start(
-            config,
-            name=f"{pair_name(config)} {config.experiment}",
-            params=params,
-            tags={
-                "write": config.model.write.name,
-                "read": config.model.read.name,
-                "data": config.data.name,
-                "seed": str(config.seed),
-                "parameters": str(sizes.parameters),
-                "state_bytes": str(sizes.state_bytes),
-                "memory_bytes": str(sizes.memory_bytes),
-                **config.tags,
-            },
-            description=(
-                f"**{pair_name(config)}** on {config.data.name}: {sizes.parameters:,} parameters, "
-                f"{sizes.state_bytes:,} bytes of state, seed {config.seed}."
-            ),
-        )
-    return LocalRun.start(config)
+def _stop(run: Run, received: signal.Signals) -> None:
+    """Record that a signal ended the run; a job that SLURM wants back goes into its queue again."""
+    if received == REQUEUE:
+        run.finish("KILLED", f"{REQUEUED}: {received.name}")
+        requeue()
+    else:
+        run.finish("KILLED", received.name)
 
 
-def _describe(config: Config, run: Run) -> None:
-    """Write what defines the run into its folder."""
-    resolved = run.folder / "config.yaml"
-    text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
-    resolved.write_text(text, encoding="utf-8")
-    for file in (resolved, *write_environment(run.folder)):
-        run.log_artifact(file)
+def _say_how_to_go_on(run: Run, config: Config) -> None:
+    if (run.folder / "checkpoints" / "last.ckpt").exists():
+        log.warning("run %s has a checkpoint: %s", run.id, resume_command(run.id, config))
+
+
+def _recorded(run: StoredRun) -> Result:
+    """The result of a run that is finished."""
+    return _result(run.id, run.folder, "FINISHED", last_metrics(run.folder))
+
+
+def _result(
+    run_id: str,
+    folder: Path,
+    status: Status,
+    metrics: dict[str, float],
+    received: signal.Signals | None = None,
+) -> Result:
+    last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    return Result(
+        run_id=run_id,
+        status=status,
+        folder=folder,
+        checkpoint=last if last.exists() else None,
+        best_checkpoint=best if best.exists() else None,
+        metrics=metrics,
+        received=received,
+    )
 
 
 def _fit(
-    config: Config, data: L.LightningDataModule, run: Run, sizes: Sizes, progress: bool
+    config: Config,
+    data: L.LightningDataModule,
+    run: Run,
+    sizes: Sizes,
+    resumption: Resumption | None,
+    progress: bool,
 ) -> Result:
     steps, accumulate = total_steps(config), config.trainer.accumulate
     val_every = min(config.trainer.val_every or max(1, steps // 10), steps)
@@ -204,20 +256,25 @@ def _fit(
     optional: list[L.Callback] = [ProgressBar(pair_name(config), history)] if progress else []
     if config.tracking.figures:
         optional.append(Figures(run, config, pair_name(config), diagnostics))
+    done = resumption.step if resumption else 0
     trainer = make_trainer(
         config,
-        max_steps=steps,
+        # Where all steps are done, Lightning would not even begin, and so not end either.
+        max_steps=max(steps, done + 1),
         accumulate_grad_batches=accumulate,
         val_check_interval=val_every * accumulate,
         check_val_every_n_epoch=None,
         logger=run.logger,
         callbacks=[
+            Randomness(),
+            Schedule(),
             Position(),
             history,
             diagnostics,
             checkpoints,
             GracefulStop(checkpoints),
             *optional,
+            CatchUp(checkpoints, steps),
         ],
         enable_progress_bar=progress,
         log_every_n_steps=1,
@@ -225,17 +282,16 @@ def _fit(
     )
     received: signal.Signals | None = None
     try:
-        trainer.fit(LanguageModel(config), datamodule=data)
+        trainer.fit(
+            LanguageModel(config),
+            datamodule=data,
+            ckpt_path=resumption.checkpoint if resumption else None,
+            weights_only=True,
+        )
     except Stopped as stopped:
         received = stopped.received
-    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    metrics["perf/tokens_per_second"] = history.tokens_per_second
-    return Result(
-        run_id=run.id,
-        status="KILLED" if received else "FINISHED",
-        folder=run.folder,
-        checkpoint=checkpoints.last if checkpoints.last.exists() else None,
-        best_checkpoint=checkpoints.best if checkpoints.best.exists() else None,
-        metrics=metrics,
-        exit_status=128 + received if received else 0,
-    )
+    metrics = last_metrics(run.folder) if resumption else {}
+    metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+    if history.tokens_per_second:
+        metrics["perf/tokens_per_second"] = history.tokens_per_second
+    return _result(run.id, run.folder, "KILLED" if received else "FINISHED", metrics, received)

@@ -81,6 +81,7 @@ def test_a_run_leaves_what_it_takes_to_repeat_it(trained):
     assert facts["command"] == sys.argv
     assert {each.name for each in (result.folder / "checkpoints").iterdir()} == {
         "last.ckpt",
+        "previous.ckpt",
         "best.ckpt",
     }
 

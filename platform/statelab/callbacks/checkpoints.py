@@ -64,6 +64,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class Checkpoints(L.Callback):
     """Saves `last.ckpt` at each validation and every so many steps, `best.ckpt` after validation.
 
+    `previous.ckpt` is the `last.ckpt` before, in case that the disk damages one.
+
     Args:
         folder: Where they go.
         every: Optimizer steps between saves beside those at validations; None is none.
@@ -75,19 +77,26 @@ class Checkpoints(L.Callback):
         self, folder: Path, *, every: int | None, val_every: int, monitor: str = "val/loss"
     ) -> None:
         self.last = folder / "last.ckpt"
+        self.previous = folder / "previous.ckpt"
         self.best = folder / "best.ckpt"
         self.every = every
         self.val_every = val_every
         self.monitor = monitor
         self.best_value = float("inf")
+        self.validated = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value so far."""
-        return {"best_value": self.best_value}
+        """The best value so far, and the step of the last validation."""
+        return {"best_value": self.best_value, "validated": self.validated}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.best_value = state_dict["best_value"]
+        self.validated = state_dict["validated"]
+
+    def is_due(self, step: int) -> bool:
+        """Whether that step is one to validate after, and wasn't yet."""
+        return step % self.val_every == 0 and step != self.validated
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
@@ -105,15 +114,32 @@ class Checkpoints(L.Callback):
         """Save what was just validated."""
         value = float(_scalar(trainer.callback_metrics[self.monitor]))
         better = value < self.best_value
+        self.validated = trainer.global_step
+        # The best first: a `last.ckpt` that knows of a better value has a `best.ckpt` with it.
         if better:
             self.best_value = value
-        self.save_last(trainer)
-        if better:
             trainer.save_checkpoint(self.best)
+        self.save_last(trainer)
 
     def save_last(self, trainer: L.Trainer) -> None:
         """Write `last.ckpt` now; call it at an optimizer step."""
+        if trainer.is_global_zero:
+            _keep(self.last, self.previous)
         trainer.save_checkpoint(self.last)
+
+
+def _keep(file: Path, name: Path) -> None:
+    """Give a file a second name, in one move."""
+    if file.exists():
+        aside = name.with_name(f".{name.name}.link")
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(file, aside)
+        except OSError:
+            # A file system without links: for a moment it has the second name alone.
+            os.replace(file, name)
+        else:
+            os.replace(aside, name)
 
 
 def _scalar(value: Tensor | float) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from statelab.data.packing import sequences
+from statelab.metric_history import cut_off_half_a_line, read_lines
 from statelab.probe import diagnose
 
 __all__ = ["DISTRIBUTIONS", "QUANTILES", "Diagnostics"]
@@ -42,6 +43,8 @@ class Diagnostics(L.Callback):
         self.file = folder / DISTRIBUTIONS
         self.tokens: Tensor | None = None
         self._works = True
+        cut_off_half_a_line(self.file)
+        self._recorded = {_identity(row) for row in read_lines(self.file)}
 
     def on_validation_batch_start(
         self,
@@ -86,8 +89,14 @@ class Diagnostics(L.Callback):
                     )
         if trainer.logger is not None and metrics:
             trainer.logger.log_metrics(metrics, step=trainer.global_step)
+        # A continued run may do a step again that it has recorded.
+        new = [row for row in rows if _identity(row) not in self._recorded]
         with self.file.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+            file.writelines(f"{json.dumps(row)}\n" for row in new)
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["step"], row["layer"], row["name"]
 
 
 def _numbers(name: str, values: Tensor) -> dict[str, float]:

@@ -17,17 +17,26 @@ __all__ = ["bench", "evaluate", "inspect", "train"]
         "train experiment=mqar write=deltanet read=ccq optim.lr=1e-2",
         "train experiment=text write=gla read=interdomain --json",
         "train experiment=mqar write=leaky.py:Leaky write.half_life=32",
+        "train resume=3f2a",
+        "train experiment=mqar write=deltanet resume=auto",
     )
 )
 def train(overrides: Keys = None, json: Json = False) -> None:
-    """Train, validate and save, as one tracked run in one folder."""
-    from statelab.console import print_json, print_result
-    from statelab.loading import load_config
+    """Train, validate and save, as one tracked run in one folder; or go on with a run.
 
-    config = load_config(None, overrides or [])
+    resume=ID goes on with that run, resume=auto with the latest like this one, if there is one.
+    checkpoint=previous goes back to the last checkpoint but one, where the last is damaged.
+    """
+    from statelab.console import print_json, print_result
+    from statelab.resume import load_resumable
+
+    given, rest = take(overrides, "checkpoint")
+    config = load_resumable(rest)
+    if "checkpoint" in given and config.resume is None:
+        refuse(f"checkpoint={given['checkpoint']} needs a run to go on with: resume=ID.")
     from statelab import train as training
 
-    result = training.train(config)
+    result = training.train(config, checkpoint=given.get("checkpoint", "last"))
     print_json(result.to_json()) if json else print_result(result, config)
     raise typer.Exit(result.exit_status)
 

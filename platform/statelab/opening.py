@@ -1,0 +1,68 @@
+"""Open a run, for the first time or again, and write down what it is made with."""
+
+from __future__ import annotations
+
+from statelab.config import Config
+from statelab.environment import write_environment
+from statelab.loading import to_dict
+from statelab.records import pair_of
+from statelab.resume import Resumption
+from statelab.runs import write_config
+from statelab.sizes import Sizes
+from statelab.tracking import LocalRun, Run, tracker
+from statelab.values import flatten
+
+__all__ = ["describe", "open_run", "pair_name"]
+
+
+def pair_name(config: Config) -> str:
+    """The pair of rules, as `gla+ccq`; a rule from a file is called by its class."""
+    return pair_of(config.model.write.name, config.model.read.name)
+
+
+def open_run(config: Config, sizes: Sizes, resumption: Resumption | None) -> Run:
+    """A new run, or the one that goes on, with status RUNNING.
+
+    Raises:
+        RunError: If the folder can't be made, or the store can't be reached.
+    """
+    if not config.tracking.enabled:
+        if resumption is None:
+            return LocalRun.start(config)
+        return LocalRun.resume(resumption.run.folder, step=resumption.step)
+    if resumption is not None:
+        return tracker().resume(
+            config,
+            folder=resumption.run.folder,
+            step=resumption.step,
+            tags={**config.tags, **resumption.tags},
+        )
+    return tracker().start(
+        config,
+        name=f"{pair_name(config)} {config.experiment}",
+        params=flatten(to_dict(config)),
+        tags={
+            "write": config.model.write.name,
+            "read": config.model.read.name,
+            "data": config.data.name,
+            "seed": str(config.seed),
+            "parameters": str(sizes.parameters),
+            "state_bytes": str(sizes.state_bytes),
+            "memory_bytes": str(sizes.memory_bytes),
+            **config.tags,
+        },
+        description=(
+            f"**{pair_name(config)}** on {config.data.name}: {sizes.parameters:,} parameters, "
+            f"{sizes.state_bytes:,} bytes of state, seed {config.seed}."
+        ),
+    )
+
+
+def describe(config: Config, run: Run, resumption: Resumption | None) -> None:
+    """Write what defines the run into its folder; what it goes on with stands beside that."""
+    place = f"resumes/{resumption.number}" if resumption else None
+    folder = run.folder / place if place else run.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    # The configuration comes last: with it, the part is there.
+    for file in (*write_environment(folder), write_config(config, folder)):
+        run.log_artifact(file, place)
