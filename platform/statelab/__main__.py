@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> int:
 
     from typer.exceptions import TyperException
 
-    from statelab.commands import look, new, runs, ui, work  # noqa: F401
+    from statelab.commands import generate, look, new, runs, ui, work  # noqa: F401
     from statelab.commands.app import app, as_keys
     from statelab.errors import StatelabError
 

@@ -138,7 +138,7 @@ def _lists(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     """The prompts without their padding, as plain numbers."""
     if isinstance(prompts, Tensor) and mask is not None:
         row, bounds = unpad(prompts, mask)
-        prompts = row[0].split(bounds.diff().tolist())
+        prompts = torch.split(row[0], bounds.diff().tolist())
     if isinstance(prompts, Tensor):
         prompts = prompts.tolist()
     try:

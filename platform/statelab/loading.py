@@ -10,7 +10,7 @@ import functools
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import OmegaConf
@@ -29,13 +29,15 @@ from statelab.config import (
 from statelab.errors import ConfigError, RuleError, near_miss
 from statelab.experiment import find_experiment
 from statelab.layers import layer_list
-from statelab.options import RangeError, keys_of, type_name
+from statelab.options import RangeError, Section, keys_of, type_name
 from statelab.pairs import check_pair
 from statelab.registry import Plugin, Registry
 from statelab.smoke import smoke_values
 from statelab.values import BLOCKS, Text, Values, flatten, parse_overrides, plugin_names
 
-__all__ = ["Resolved", "load_config", "resolve", "to_dict"]
+__all__ = ["Resolved", "load_config", "load_section", "resolve", "to_dict"]
+
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +95,35 @@ def resolve(
         values.update(smoke_values(values.names | plugin_names(given), layers=layers), "smoke")
     values.update(given, "command line")
     return _build(values)
+
+
+def load_section(
+    cls: type[S],
+    overrides: Iterable[str],
+    *,
+    prefix: str = "",
+    defaults: Mapping[str, Any] | None = None,
+) -> S:
+    """A section that stands alone, of `key=value` arguments.
+
+    Args:
+        cls: The section.
+        overrides: Its arguments.
+        prefix: Of its keys, with the dot.
+        defaults: Values by key that stand below the arguments.
+
+    Raises:
+        ConfigError: If there is no such key, or a value is of another type or out of range.
+    """
+    values = Values()
+    values.update(defaults or {}, "defaults")
+    values.update(parse_overrides(overrides), "command line")
+    known = [key.name for key in keys_of(cls, prefix)]
+    for key in values.values:
+        if not any(key == each or key.startswith(f"{each}.") for each in known):
+            raise ConfigError(f"unknown key {key!r}.{near_miss(key, known)}")
+    section: S = _section(values, cls, prefix)
+    return section
 
 
 def to_dict(config: Config) -> dict[str, Any]:

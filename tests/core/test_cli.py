@@ -42,6 +42,7 @@ COMMANDS = (
     "describe",
     "train",
     "eval",
+    "generate",
     "inspect",
     "bench",
     "runs",

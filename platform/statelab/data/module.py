@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -45,10 +46,12 @@ class DataModule(ABC):
     Attributes:
         vocab_size: How many tokens there are.
         slices: Kinds of examples that metrics are shown apart for; a batch's `slice` counts in it.
+        stop: Tokens that end a document, and with it a generation.
     """
 
     vocab_size: int
     slices: tuple[str, ...] = ()
+    stop: tuple[int, ...] = ()
 
     @abstractmethod
     def __init__(self, config: DataConfig) -> None: ...
@@ -79,6 +82,17 @@ class DataModule(ABC):
                 f"the tokens of data.name={config.name} are numbers, such as '5 40 7 41'; "
                 f"got {text!r}."
             ) from error
+
+    @classmethod
+    def decode(cls, config: DataConfig, tokens: Iterable[int]) -> str:
+        """The text of tokens: what `encode` was given, where they stand for one."""
+        return "".join(cls.pieces(config, tokens))
+
+    @classmethod
+    def pieces(cls, config: DataConfig, tokens: Iterable[int]) -> Iterator[str]:
+        """`decode` while the tokens come: each piece as soon as it is complete."""
+        for index, token in enumerate(tokens):
+            yield f" {token}" if index else str(token)
 
     @classmethod
     def spell(cls, config: DataConfig, token: int) -> str:

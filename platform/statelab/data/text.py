@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,8 @@ class Text(DataModule):
         DataError: If no file is found or readable, or a split has less than one window.
     """
 
+    stop = tuple(SEPARATOR)
+
     def __init__(self, config: TextConfig) -> None:
         self.vocab_size = config.vocab_size
         corpus = [document for document in _read(config) if document]
@@ -91,8 +94,14 @@ class Text(DataModule):
 
     @classmethod
     def encode(cls, config: DataConfig, text: str) -> list[int]:
-        """The bytes of the text in UTF-8."""
-        return list(text.encode())
+        """The bytes of the text in UTF-8; what the shell gave that is no UTF-8 stays as it is."""
+        return list(text.encode(errors="surrogateescape"))
+
+    @classmethod
+    def pieces(cls, config: DataConfig, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of the bytes, a character at a time; � for what is no UTF-8, or no byte."""
+        known = (bytes([token]) if token < 256 else b"\xff" for token in tokens)
+        return codecs.iterdecode(known, "utf-8", "replace")
 
     @classmethod
     def spell(cls, config: DataConfig, token: int) -> str:
