@@ -3,6 +3,7 @@
 import csv
 import json
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +11,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
+from statelab.__main__ import main
 from statelab.data.lightning_data import LightningData, build_data
 from statelab.data.loader import EpochLoader
 from statelab.data.module import IGNORED
 from statelab.data.packing import pack, sequences
 from statelab.data.text import Text, TextConfig, split
-from statelab.evaluate import evaluate
-from statelab.inspection import inspect
 from statelab.language_model import LanguageModel
-from statelab.runs import StoredRun
 from statelab.train import train
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
@@ -276,15 +275,21 @@ def test_where_each_row_is_a_document_packing_changes_nothing(pair, run):
 
 
 @pytest.mark.slow
-def test_a_packed_run_is_drawn_evaluated_and_inspected(run, tmp_path):
-    options = ("data.packing=true", "tracking.figures=true", "read=ccq")
-    result, _ = run(*text_options(tmp_path), *options)
-    stored = StoredRun(id=result.run_id, folder=result.folder)
-    assert evaluate(stored).metrics == pytest.approx(
-        {name: each for name, each in result.metrics.items() if name.startswith("val/")}, rel=0
-    )
-    drawn = {file.stem for file in (result.folder / "figures").iterdir()}
-    inspected = {file.stem for file in inspect(stored)}
-    assert "weights" in drawn & inspected
-    assert (result.folder / "distributions.jsonl").stat().st_size > 0
-    assert inspect(stored, text="some text", out=tmp_path / "other")
+def test_every_command_takes_a_packed_run(toy, away, capsys):
+    def statelab(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--json"])
+        out, err = capsys.readouterr()
+        assert ended.value.code == 0, err
+        return json.loads(out)
+
+    options = ("tracking.enabled=false", "data.packing=true", "tracking.figures=true", "read=ccq")
+    trained = statelab("train", *toy(*text_options(away), *options))
+    run = f"run={trained['run_id']}"
+    logged = {name: each for name, each in trained["metrics"].items() if name.startswith("val/")}
+    assert statelab("eval", run)["metrics"] == logged
+    folder = Path(trained["folder"])
+    assert (folder / "figures/weights.png").stat().st_size > 0
+    assert (folder / "distributions.jsonl").stat().st_size > 0
+    assert f"{folder}/inspect/weights.png" in statelab("inspect", run)["figures"]
+    assert statelab("show", *toy("data.packing=true"))["data"]["packing"] is True

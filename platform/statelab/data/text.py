@@ -59,9 +59,10 @@ class Text(DataModule):
     smallest hash validates in any case. A single document is cut: its end validates.
 
     The documents of a split, a zero byte after each, make one stream. Window i predicts bytes
-    i T + 1 .. i T + T from i T .. i T + T - 1; labels past the end are ignored. Under
-    `data.packing` a window parts into its documents: the edges of windows cut one that crosses
-    them, and its rest, in another row, begins anew; the zero byte of one predicts nothing.
+    i T + 1 .. i T + T from i T .. i T + T - 1; labels past the end are ignored.
+
+    With `data.packing` the documents of a window don't see each other, and the zero byte after one
+    does not predict the next. The edge of a window cuts a document: its rest is one of its own.
 
     Raises:
         DataError: If no file is found or readable, or a split has less than one window.
