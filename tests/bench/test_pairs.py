@@ -1,5 +1,7 @@
 """`statelab bench pairs` and `statelab bench decode`: what they report and refuse to time."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -86,6 +88,8 @@ def test_a_wrong_pair_gets_no_time_and_fails(
 
 def test_every_pair_that_works_is_offered() -> None:
     assert list(PAIRS.values()) == pairs()
+    writes, reads = "linear gla deltanet gated_deltanet s4d", "plain ccq interdomain"
+    assert set(PAIRS.values()) >= set(itertools.product(writes.split(), reads.split()))
 
 
 @pytest.mark.slow

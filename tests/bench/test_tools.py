@@ -51,6 +51,7 @@ def test_a_target_stands_beside_its_ratio_as_met_or_missed() -> None:
 
     assert judged("deltanet", "loop_over_chunked", 2048, 11.9) == (11.9, ">= 12", False)
     assert judged("deltanet", "chunked_over_sdpa", 8192, 0.4) == (0.4, "< 0.5", True)
+    assert judged("s4d+ccq", "step_over_shorter", 16_384, 1.21) == (1.21, "<= 1.2", False)
     assert judged("deltanet", "chunked_over_sdpa", 256, 9.0) == (9.0, None, None)
     assert judged("kda", "loop_over_chunked", 2048, 2.0) == (2.0, None, None)
 

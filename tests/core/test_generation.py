@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from statelab.build import build_model
 from statelab.errors import DataError, StatelabError
@@ -92,6 +94,37 @@ def test_the_state_of_a_fixed_size_memory_does_not_grow(models, pair):
     sizes = state_sizes(models(pair))
     assert len(sizes) == NEW
     assert all(each == sizes[0] for each in sizes)
+
+
+@pytest.mark.parametrize("pair", [name for name in MODELS if "-" in name])
+def test_a_step_does_the_same_after_any_context(models, pair):
+    model = models(pair)
+    early, late = (work_of_a_step(model, context) for context in (3, 300))
+    assert len(early) > 50
+    assert early == late
+
+
+def test_a_step_of_a_cache_does_more_after_a_longer_context(models):
+    softmax = models("softmax")
+    assert work_of_a_step(softmax, 3) != work_of_a_step(softmax, 300)
+
+
+@torch.inference_mode()
+def work_of_a_step(model, context):
+    """Every operation of a step after so many tokens, with the shapes that it makes."""
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            out = operation(*args, **(kwargs or {}))
+            shapes = [each.shape for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+            done.append((str(operation), shapes))
+            return out
+
+    done = []
+    _, state = model(torch.ones(1, context, dtype=torch.int64))
+    with Watch():
+        model(torch.ones(1, 1, dtype=torch.int64), state)
+    return done
 
 
 def test_a_cache_grows_by_a_row_a_token_up_to_its_window(models):

@@ -78,7 +78,7 @@ def _measure(names: Sequence[str], size: str) -> Report:
     return Report(correct=len(right_ones) == len(names), setup=setup, tables=tables)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _rows(names: Sequence[str], size: str) -> list[Row]:
     """A row a pair and context; all take turns, a pair's two contexts one after the other."""
     short, long = _CONTEXTS[size]
