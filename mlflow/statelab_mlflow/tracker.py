@@ -18,7 +18,7 @@ from statelab.errors import RunError, UnknownNameError
 from statelab.records import RunQuery, RunRecord
 from statelab.registries import trackers
 from statelab.signals import deferring
-from statelab.status import TAGS
+from statelab.status import LOST, TAGS
 from statelab.tracking import METRICS, Tracker, Unsent, make_folder
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
@@ -54,6 +54,7 @@ class MLflowTracker(Tracker):
         params: Mapping[str, str | int | float | bool | None],
         tags: Mapping[str, str],
         description: str,
+        parent: str | None = None,
     ) -> MLflowRun:
         """Open a new run with status RUNNING and make its folder."""
         from mlflow.entities import Param, RunTag
@@ -75,6 +76,8 @@ class MLflowTracker(Tracker):
                 # A run that was made, but that nobody has in hand, would be RUNNING for ever.
                 with deferring():
                     given = {"mlflow.user": _user(), **tags}
+                    if parent is not None:
+                        given["mlflow.parentRunId"] = parent
                     run = client.create_run(where, run_name=name, tags=given)
                 folder = experiment / run.info.run_id
                 folder.mkdir()
@@ -157,6 +160,14 @@ class MLflowTracker(Tracker):
             _known_run(client, folder.name, uri)
             outbox.send(client)
         return unsent
+
+    def end_lost(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
+        """Mark a run KILLED whose process is gone, on whichever host that was."""
+        uri = store_uri(uri, run_dir)
+        with reaching(uri):
+            client = connect(uri)
+            client.set_tag(run_id, LOST, "true")
+            client.set_terminated(run_id, "KILLED")
 
     def remove(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
         """Mark a run as deleted; `mlflow gc` wipes what is marked."""

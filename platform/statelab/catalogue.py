@@ -7,13 +7,14 @@ import dataclasses
 from statelab.config import Config, DataConfig
 from statelab.options import keys_of
 from statelab.registries import data_modules, read_rules, write_rules
+from statelab.search.config import SearchConfig
 
 __all__ = ["all_keys"]
 
 
 def all_keys() -> dict[str, list[dict[str, str]]]:
     """The keys by section, each with its name, type, default, range and doc line."""
-    sections = {"common": keys_of(Config)}
+    sections = {"common": keys_of(Config), "search": keys_of(SearchConfig, "search.")}
     common = {each.name for each in dataclasses.fields(DataConfig)}
     for registry, block in (
         (write_rules, "model.write"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from statelab.config import Config
     from statelab.records import RunRecord
     from statelab.sizes import Sizes
+    from statelab.testing.suite import Report as CheckReport
     from statelab.train import Result
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "print_runs",
     "print_sizes",
     "print_start",
+    "progress",
 ]
 
 _RUN_METRICS = ("val/loss", "val/accuracy", "val/bpb")
@@ -151,6 +154,29 @@ def print_runs(runs: Sequence[RunRecord], sort: str | None, *, to: IO[str] | Non
         age = _age(time.time() - run.started)
         table.add_row(run.id[:8], run.experiment, run.pair, status, step, *values, age)
     (Console(file=to) if to else console).print(table)
+
+
+def print_checks(report: CheckReport) -> None:
+    """Print what the checks of a pair of rules found; where each failure is."""
+    title = f"{report.write} + {report.read}, backend {report.backend}"
+    right = ("measured", "allowed")
+    table = make_table("what", *right, "pass", "where, or why not", title=title, right=right)
+    for row in report.rows:
+        measured = "-" if row.measured is None else f"{row.measured:.1e}"
+        verdict = {True: "yes", False: "NO", None: "-"}[row.passed]
+        detail = "" if row.passed else row.detail
+        style = "bold red" if row.passed is False else ""
+        table.add_row(row.what, measured, f"{row.allowed:.0e}", verdict, detail, style=style)
+    console.print(table)
+    failed = sum(row.passed is False for row in report.rows)
+    console.print(f"{failed} of {len(report.rows)} fail." if failed else "All promises are kept.")
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is going on; yields what to tell it to."""
+    with Console(stderr=True, highlight=False).status(title) as status:
+        yield lambda what: status.update(f"{title}: {what}")
 
 
 def print_report(report: Report, files: Sequence[Path]) -> None:

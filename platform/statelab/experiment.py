@@ -1,4 +1,4 @@
-"""Experiment files: `experiments/NAME/config.yaml`, with named variants under `arms`."""
+"""Experiment files: `experiments/NAME/config.yaml`, with variants under `arms`; search spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import yaml
 
 from statelab.errors import ConfigError, UnknownNameError, near_miss
 
-__all__ = ["Experiment", "experiment_names", "find_experiment"]
+__all__ = ["Experiment", "experiment_names", "find_experiment", "find_space", "space_names"]
+
+_CONFIG, _SPACE = "config.yaml", "search.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,26 +56,54 @@ def find_experiment(reference: str) -> Experiment:
         UnknownNameError: If there is no such experiment.
         ConfigError: If the file is no YAML mapping.
     """
-    if reference.endswith((".yaml", ".yml")) or "/" in reference:
-        path = Path(reference)
-        path = path / "config.yaml" if path.is_dir() else path
-        if not path.is_file():
-            raise UnknownNameError(f"experiment={reference}: no such file.")
-        return _read(path)
-    for folder in _folders():
-        path = folder / reference / "config.yaml"
-        if path.is_file():
-            return _read(path)
-    names = experiment_names()
-    raise UnknownNameError(
-        f"unknown experiment {reference!r}.{near_miss(reference, names)} "
-        f"There are: {', '.join(names) or 'none'}; or give the path of a YAML file."
-    )
+    return _read(_find(reference, "experiment", _CONFIG))
+
+
+def find_space(reference: str) -> tuple[str, Path]:
+    """The name and the file of a search space, looked up as an experiment is.
+
+    Raises:
+        UnknownNameError: If there is none.
+    """
+    path = _find(reference, "search", _SPACE)
+    return _name(path), path
 
 
 def experiment_names() -> list[str]:
     """Names of all experiments that `find_experiment` finds."""
-    return sorted({path.parent.name for each in _folders() for path in each.glob("*/config.yaml")})
+    return _names(_CONFIG)
+
+
+def space_names() -> list[str]:
+    """Names of all spaces that `find_space` finds."""
+    return _names(_SPACE)
+
+
+def _find(reference: str, key: str, file: str) -> Path:
+    if reference.endswith((".yaml", ".yml")) or "/" in reference:
+        path = Path(reference)
+        path = path / file if path.is_dir() else path
+        if not path.is_file():
+            raise UnknownNameError(f"{key}={reference}: no such file.")
+        return path
+    for folder in _folders():
+        path = folder / reference / file
+        if path.is_file():
+            return path
+    names = _names(file)
+    raise UnknownNameError(
+        f"unknown {key} {reference!r}.{near_miss(reference, names)} "
+        f"There are: {', '.join(names) or 'none'}; or give the path of a YAML file."
+    )
+
+
+def _names(file: str) -> list[str]:
+    return sorted({path.parent.name for each in _folders() for path in each.glob(f"*/{file}")})
+
+
+def _name(path: Path) -> str:
+    """The folder's name, or the file's where it has not the usual one."""
+    return path.resolve().parent.name if path.name in (_CONFIG, _SPACE) else path.stem
 
 
 def _folders() -> Iterator[Path]:
@@ -114,5 +144,4 @@ def _read(path: Path) -> Experiment:
     arms = values.pop("arms", None) or {}
     if not (isinstance(arms, dict) and all(isinstance(each, dict) for each in arms.values())):
         raise ConfigError(f"{path}: arms must map names to keys.")
-    name = path.resolve().parent.name if path.stem == "config" else path.stem
-    return Experiment(name=name, values=values, arms=arms)
+    return Experiment(name=_name(path), values=values, arms=arms)

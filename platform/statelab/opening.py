@@ -9,7 +9,7 @@ from statelab.records import pair_of
 from statelab.resume import Resumption
 from statelab.runs import write_config
 from statelab.sizes import Sizes
-from statelab.tracking import LocalRun, Run, tracker
+from statelab.tracking import LocalRun, Run, StudyTrial, tracker
 from statelab.values import flatten
 
 __all__ = ["describe", "open_run", "pair_name"]
@@ -20,8 +20,10 @@ def pair_name(config: Config) -> str:
     return pair_of(config.model.write.name, config.model.read.name)
 
 
-def open_run(config: Config, sizes: Sizes, resumption: Resumption | None) -> Run:
-    """A new run, or the one that goes on, with status RUNNING.
+def open_run(
+    config: Config, sizes: Sizes, resumption: Resumption | None, trial: StudyTrial | None
+) -> Run:
+    """A new run, a study's perhaps, or the one that goes on, with status RUNNING.
 
     Raises:
         RunError: If the folder can't be made, or the store can't be reached.
@@ -37,9 +39,10 @@ def open_run(config: Config, sizes: Sizes, resumption: Resumption | None) -> Run
             step=resumption.step,
             tags={**config.tags, **resumption.tags},
         )
+    own = {"study": trial.study, "trial": str(trial.number)} if trial else {}
     return tracker().start(
         config,
-        name=f"{pair_name(config)} {config.experiment}",
+        name=trial.name if trial else f"{pair_name(config)} {config.experiment}",
         params=flatten(to_dict(config)),
         tags={
             "write": config.model.write.name,
@@ -50,7 +53,9 @@ def open_run(config: Config, sizes: Sizes, resumption: Resumption | None) -> Run
             "state_bytes": str(sizes.state_bytes),
             "memory_bytes": str(sizes.memory_bytes),
             **config.tags,
+            **own,
         },
+        parent=trial.parent if trial else None,
         description=(
             f"**{pair_name(config)}** on {config.data.name}: {sizes.parameters:,} parameters, "
             f"{sizes.state_bytes:,} bytes of state, seed {config.seed}."

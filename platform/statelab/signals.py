@@ -15,7 +15,7 @@ from types import FrameType
 
 from statelab.slurm import REQUEUE, in_job
 
-__all__ = ["Stopped", "deferring", "handling", "leave_on_signals", "unwinding"]
+__all__ = ["Pruned", "Stopped", "deferring", "handling", "leave_on_signals", "unwinding"]
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -35,6 +35,17 @@ class Stopped(SystemExit):
 
     def __str__(self) -> str:
         return self.received.name
+
+
+class Pruned(BaseException):
+    """A search stops a trial that does worse than others; no `except Exception` holds it up.
+
+    Args:
+        step: The optimizer steps that were done.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
 
 
 @contextmanager

@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["LOST", "REQUEUED", "TAGS", "RunStatus", "Status", "beating", "write_end", "write_start"]
+__all__ = [
+    "LOST",
+    "PRUNED",
+    "REQUEUED",
+    "TAGS",
+    "RunStatus",
+    "Status",
+    "beating",
+    "write_end",
+    "write_start",
+]
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 

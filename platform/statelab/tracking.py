@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +17,23 @@ from statelab.registries import trackers
 from statelab.status import Status, write_end, write_start
 
 if TYPE_CHECKING:
+    from lightning import Callback
     from lightning.pytorch.loggers import Logger
 
     from statelab.config import Config
     from statelab.records import RunQuery, RunRecord
 
-__all__ = ["METRICS", "LocalRun", "Run", "Status", "Tracker", "Unsent", "make_folder", "tracker"]
+__all__ = [
+    "METRICS",
+    "LocalRun",
+    "Run",
+    "Status",
+    "StudyTrial",
+    "Tracker",
+    "Unsent",
+    "make_folder",
+    "tracker",
+]
 
 #: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
 METRICS = "metrics.jsonl"
@@ -49,6 +60,27 @@ class Unsent:
         counted = (("metric value", self.metrics), ("file", self.files))
         parts = [f"{n:,} {name}{'s' if n > 1 else ''}" for name, n in counted if n]
         return ", ".join(parts + ["the run's end"] * self.end) or "nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyTrial:
+    """A run's place in a study.
+
+    Attributes:
+        study: The study's name.
+        number: Which of its trials the run is.
+        parent: The id of the study's own run; None if that is not tracked.
+        name: What sets the run apart from the other trials.
+        started: Called with the run's id.
+        callbacks: What takes part in its training.
+    """
+
+    study: str
+    number: int
+    parent: str | None
+    name: str
+    started: Callable[[str], None]
+    callbacks: Sequence[Callback]
 
 
 class Run(ABC):
@@ -88,6 +120,7 @@ class Tracker(ABC):
         params: Mapping[str, str | int | float | bool | None],
         tags: Mapping[str, str],
         description: str,
+        parent: str | None = None,
     ) -> Run:
         """Open a new run with status RUNNING and make its folder.
 
@@ -95,8 +128,9 @@ class Tracker(ABC):
             config: The configuration; `tracking`, `run_dir` and `experiment` say where.
             name: For people.
             params: Flat, dotted.
-            tags: Flat.
+            tags: Flat; the store has them from the run's first moment on.
             description: Markdown.
+            parent: The run that this one is shown below.
 
         Raises:
             RunError: If the store can't be reached or written.
@@ -144,6 +178,14 @@ class Tracker(ABC):
         Raises:
             RunError: If the store can't be reached, or `folder` is no tracked run's.
             UnknownNameError: If the store doesn't know the run.
+        """
+
+    @abstractmethod
+    def end_lost(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
+        """Mark a run KILLED whose process is gone, on whichever host that was.
+
+        Raises:
+            RunError: If the store can't be reached.
         """
 
     @abstractmethod

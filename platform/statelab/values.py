@@ -12,7 +12,7 @@ from statelab.errors import ConfigError
 from statelab.registries import data_modules, read_rules, write_rules
 from statelab.registry import Registry
 
-__all__ = ["BLOCKS", "Text", "Values", "flatten", "parse_overrides", "plugin_names"]
+__all__ = ["BLOCKS", "Text", "Values", "flatten", "parse_overrides", "plugin_names", "spell_out"]
 
 log = logging.getLogger("statelab")
 
@@ -32,8 +32,8 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{key}.")
         else:
-            flat[_spell_out(key)] = value
-    return {_spell_out(key): value for key, value in flat.items()}
+            flat[spell_out(key)] = value
+    return {spell_out(key): value for key, value in flat.items()}
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         key, equals, value = each.partition("=")
         if not equals or not key:
             raise ConfigError(f"{each!r} is no key=value. Write, for example, optim.lr=1e-3.")
-        given[_spell_out(key.strip())] = Text(value)
+        given[spell_out(key.strip())] = Text(value)
     return given
 
 
@@ -104,7 +104,8 @@ def plugin_names(flat: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(each, str(flat[f"{each}.name"])) for each in BLOCKS if flat.get(f"{each}.name")}
 
 
-def _spell_out(key: str) -> str:
+def spell_out(key: str) -> str:
+    """A dotted key without the short forms: `write.x` is `model.write.x`."""
     head, dot, rest = key.partition(".")
     if head in ("write", "read"):
         return f"model.{head}.{rest if dot else 'name'}"

@@ -1,0 +1,1 @@
+"""Searches and grids: many runs as the trials of one Optuna study."""

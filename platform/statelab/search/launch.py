@@ -1,0 +1,160 @@
+"""Work on a study: plan it, fill its queue, run its workers, and sum it up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from statelab.search.objective import RUN, VALUES, Objective
+from statelab.search.pool import NUMBER, Pool, end_with_parent
+from statelab.search.record import end_run, open_record
+from statelab.search.study import PARENT, Plan, open_study
+from statelab.search.tickets import CELL, REASON, finished, queue_cells, queue_trials
+from statelab.search.worker import Worker, worker_name
+
+__all__ = ["Outcome", "run_study", "work"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of a study.
+
+    Attributes:
+        study: Its name.
+        run_id: Of its run; None if it is not tracked.
+        total: How many trials were asked for.
+        counts: Finished trials by how they ended: complete, pruned, fail.
+        best: The best trial, or the Pareto front: number, values, run and what it set.
+        failed: What failed, with its reason.
+        messages: What workers said that gave up.
+        files: What was written about the study.
+    """
+
+    study: str
+    run_id: str | None
+    total: int
+    counts: dict[str, int]
+    best: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    messages: list[str]
+    files: list[Path]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return asdict(self) | {"files": [str(each) for each in self.files]}
+
+    @property
+    def exit_status(self) -> int:
+        """1 if anything of a grid failed, or not all that was asked for is done."""
+        return int(bool(self.messages) or sum(self.counts.values()) < self.total)
+
+
+def run_study(
+    plan: Plan, arguments: Sequence[str], watch: Callable[[list[FrozenTrial]], None]
+) -> Outcome:
+    """Do what is left of a plan.
+
+    Args:
+        plan: The plan.
+        arguments: Of the command that makes the same plan, for the workers.
+        watch: Called again and again with the finished trials.
+
+    Raises:
+        StatelabError: If the study or its store can't be used.
+    """
+    with plan.turn.taken():
+        study = open_study(plan)
+        record = open_record(plan, study)
+        _refill(plan, study, begin=True)
+    try:
+        messages = Pool(arguments, plan.search.workers, plan.folder).run(
+            lambda: watch(_done(plan, study))
+        )
+    except BaseException as error:
+        record.close("KILLED", f"{type(error).__name__}: {error}")
+        raise
+    outcome = _outcome(plan, study, messages, record.write(study))
+    record.close("FAILED" if outcome.exit_status else "FINISHED", "; ".join(messages) or None)
+    return outcome
+
+
+def work(plan: Plan) -> None:
+    """Take the plan's trials in this process, which `run_study` has started."""
+    end_with_parent()
+    turn = plan.turn
+    with turn.taken():
+        study = open_study(plan)
+    objective = Objective(
+        space=plan.space,
+        base=plan.base,
+        metrics=plan.search.metric,
+        prunes=plan.search.pruner != "none",
+        study=plan.study,
+        parent=study.user_attrs.get(PARENT),
+        worker=worker_name(),
+        turn=turn,
+    )
+    Worker(
+        search=plan.search,
+        number=int(os.environ[NUMBER]),
+        study=study,
+        objective=objective,
+        refill=lambda study: _refill(plan, study, begin=False),
+        end_run=lambda trial: end_run(plan, trial),
+    ).work()
+
+
+def _refill(plan: Plan, study: optuna.Study, *, begin: bool) -> None:
+    if plan.cells is None:
+        queue_trials(study, plan.total, plan.space.enqueue)
+    elif begin:
+        # A cell that fails stays failed until the next call.
+        queue_cells(study, plan.cells)
+
+
+def _done(plan: Plan, study: optuna.Study) -> list[FrozenTrial]:
+    """The finished trials; of a grid the last of each cell."""
+    trials = finished(study)
+    if plan.cells is None:
+        return trials
+    cells = {str(each.user_attrs.get(CELL)): each for each in trials}
+    return [cells[str(each)] for each in plan.cells if str(each) in cells]
+
+
+def _outcome(plan: Plan, study: optuna.Study, messages: list[str], files: list[Path]) -> Outcome:
+    done = _done(plan, study)
+    failed = [each for each in done if each.state == TrialState.FAIL]
+    counted = [each for each in done if plan.cells is None or each.state == TrialState.COMPLETE]
+    states = [each.state.name.lower() for each in counted]
+    best = study.best_trials if any(each.state == TrialState.COMPLETE for each in done) else []
+    return Outcome(
+        study=plan.study,
+        run_id=study.user_attrs.get(PARENT),
+        total=plan.total,
+        counts={state: states.count(state) for state in sorted(set(states))},
+        best=[
+            {
+                "trial": each.number,
+                "values": dict(zip(plan.search.metric, each.values, strict=True)),
+                "run_id": each.user_attrs.get(RUN),
+                "sets": each.user_attrs.get(VALUES, {}),
+            }
+            for each in best
+        ],
+        failed=[
+            {
+                "trial": each.number,
+                "sets": each.user_attrs.get(VALUES) or each.user_attrs.get(CELL) or {},
+                "reason": each.user_attrs.get(REASON, "its process died"),
+            }
+            for each in failed
+        ],
+        messages=messages,
+        files=files,
+    )

@@ -1,0 +1,121 @@
+"""The processes that work on a study: started, watched, started again if they die, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["NUMBER", "Pool", "end_with_parent"]
+
+#: The environment variable that tells a worker its number.
+NUMBER = "STATELAB_WORKER"
+
+_POLL_SECONDS = 0.5
+
+
+@dataclass
+class Pool:
+    """Runs one command in several processes until each has ended well.
+
+    A process that dies is started again, a few times; one that refuses its task ends all. They
+    end with this process, however it ends, since each watches a pipe that this one holds.
+
+    Args:
+        arguments: Of `statelab`.
+        size: How many processes.
+        logs: The folder for what they print.
+        lives: How often each may be started.
+    """
+
+    arguments: Sequence[str]
+    size: int
+    logs: Path
+    lives: int = 5
+    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _started: dict[int, int] = field(default_factory=dict)
+
+    def run(self, watch: Callable[[], None]) -> list[str]:
+        """Return when all have ended.
+
+        Args:
+            watch: Called again and again meanwhile.
+
+        Returns:
+            The last words of those that didn't end well.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True)
+        failures: list[str] = []
+        try:
+            for number in range(self.size):
+                self._start(number)
+            while self._processes:
+                watch()
+                time.sleep(_POLL_SECONDS)
+                failures += self._collect()
+        finally:
+            self._end()
+        return failures
+
+    def _start(self, number: int) -> None:
+        self._started[number] = self._started.get(number, 0) + 1
+        with self._log(number).open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [sys.executable, "-m", "statelab", *self.arguments],
+                env={**os.environ, NUMBER: str(number)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # A terminal's Ctrl-C reaches this process, which asks them to stop.
+                start_new_session=True,
+            )
+
+    def _collect(self) -> list[str]:
+        """Take note of those that have ended; what to say of the failed ones."""
+        failures = []
+        for number, process in list(self._processes.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del self._processes[number]
+            if status == 0:
+                continue
+            if status != 2 and self._started[number] < self.lives:
+                self._start(number)
+                continue
+            failures.append(f"worker {number}: {_last_line(self._log(number))}")
+            if status == 2:
+                self._end()
+        return failures
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+
+    def _log(self, number: int) -> Path:
+        return self.logs / f"worker_{number}.log"
+
+
+def end_with_parent() -> None:
+    """Stop this process as SIGTERM does when the one that started it is gone."""
+
+    def wait() -> None:
+        # Not by way of sys.stdin, whose lock Python wants at exit.
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="statelab-parent", daemon=True).start()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"{lines[-1]} ({log})" if lines else f"ended without a word ({log})"

@@ -1,0 +1,116 @@
+"""What is recorded of a study as a whole: its run in the tracking store, its figures, its best."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import optuna
+import yaml
+from optuna.trial import FrozenTrial, TrialState
+
+from statelab.errors import StatelabError
+from statelab.loading import load_config, to_dict
+from statelab.records import RunQuery
+from statelab.search.figures import draw
+from statelab.search.objective import VALUES, as_overrides
+from statelab.search.study import PARENT, Plan
+from statelab.status import LOST, Status, write_end
+from statelab.tracking import Run, make_folder, tracker
+from statelab.values import flatten
+
+__all__ = ["BEST", "Record", "end_run", "open_record"]
+
+#: The file with the best trial's configuration, an experiment as it stands.
+BEST = "best.yaml"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A study's files, and its run.
+
+    Attributes:
+        plan: The study's.
+        folder: For the files.
+        run: The study's, parent of its trials' runs; None if it is not tracked.
+    """
+
+    plan: Plan
+    folder: Path
+    run: Run | None
+
+    def write(self, study: optuna.Study) -> list[Path]:
+        """Draw the study, and write the best trial's configuration."""
+        files = draw(study, self.plan, self.folder)
+        best = self._write_best(study)
+        if self.run is not None:
+            for file in files:
+                self.run.log_artifact(file, "figures")
+            if best is not None:
+                self.run.log_artifact(best)
+        return [*files, *([best] if best else [])]
+
+    def close(self, status: Status, reason: str | None = None) -> None:
+        """Record how the study's command ended."""
+        if self.run is not None:
+            self.run.finish(status, reason)
+
+    def _write_best(self, study: optuna.Study) -> Path | None:
+        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            return None
+        best = study.best_trials[0]
+        overrides = as_overrides(best.user_attrs[VALUES])
+        config = load_config(None, [*self.plan.base, *overrides])
+        file = self.folder / BEST
+        text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+        file.write_text(f"# Trial {best.number} of study {self.plan.study}.\n{text}", "utf-8")
+        return file
+
+
+def open_record(plan: Plan, study: optuna.Study) -> Record:
+    """The study's folder and run, made if there are none; whoever calls has the turn.
+
+    Raises:
+        RunError: If the folder or the tracking store can't be used.
+    """
+    folder = plan.folder
+    make_folder(folder, plan.config.run_dir)
+    if not plan.config.tracking.enabled:
+        return Record(plan=plan, folder=folder, run=None)
+    config = replace(plan.config, tags={**plan.config.tags, "study": plan.study})
+    known = study.user_attrs.get(PARENT)
+    if known is not None:
+        place = Path(config.run_dir).resolve() / config.experiment / known
+        make_folder(place, config.run_dir)
+        run = tracker().resume(config, folder=place, step=0, tags=config.tags)
+    else:
+        run = tracker().start(
+            config,
+            name=plan.study,
+            params=flatten({"search": asdict(plan.search)}),
+            tags=config.tags,
+            description=f"Study **{plan.study}**: each trial is a run below this one.",
+        )
+        study.set_user_attr(PARENT, run.id)
+    return Record(plan=plan, folder=folder, run=run)
+
+
+def end_run(plan: Plan, trial: FrozenTrial) -> None:
+    """Mark the run of a trial whose process died."""
+    config = plan.config
+    if not config.tracking.enabled:
+        return
+    # By its tags, since the process may have died before it noted the run's id.
+    query = RunQuery(tags={"study": plan.study, "trial": str(trial.number)}, status="RUNNING")
+    uri, run_dir = config.tracking.uri, Path(config.run_dir)
+    try:
+        for run in tracker().find(query, uri=uri, run_dir=run_dir):
+            folder = run_dir.resolve() / config.experiment / run.id
+            if folder.is_dir():
+                write_end(folder, "KILLED", f"{LOST}: its process was gone")
+            tracker().end_lost(run.id, uri=uri, run_dir=run_dir)
+    except (OSError, StatelabError) as error:
+        log.warning("the run of trial %d can't be marked: %s", trial.number, error)

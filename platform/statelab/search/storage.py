@@ -1,0 +1,166 @@
+"""Where a study is kept, and with which sampler and pruner it goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from statelab.errors import ConfigError, RunError, near_miss
+from statelab.search.turn import FileTurn, PostgresTurn, Turn
+from statelab.tracking import make_folder
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+
+__all__ = ["make_pruner", "make_sampler", "open_storage", "storage_url", "turn_of"]
+
+_DEAD_AFTER = 4  # heartbeats
+
+_SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tpe": ("TPESampler", {"multivariate": True, "group": True}),
+    "random": ("RandomSampler", {}),
+}
+_PRUNERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "median": ("MedianPruner", {}),
+    "hyperband": ("HyperbandPruner", {}),
+    "none": ("NopPruner", {}),
+}
+
+
+def storage_url(given: str | None, run_dir: str) -> str:
+    """The database's URL, with the driver that is installed.
+
+    Raises:
+        ConfigError: If it is neither SQLite nor PostgreSQL.
+    """
+    if given is None:
+        return f"sqlite:///{Path(run_dir).resolve() / 'optuna.db'}"
+    scheme, separator, rest = given.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        return f"postgresql+psycopg://{rest}"
+    if not separator or scheme.partition("+")[0] not in ("sqlite", "postgresql"):
+        raise ConfigError(
+            f"search.storage={given} must be sqlite:///FILE, or postgresql://USER@HOST/DATABASE "
+            "for several machines."
+        )
+    return given
+
+
+def turn_of(url: str, name: str) -> Turn:
+    """The lock of a study, or of the whole storage.
+
+    Raises:
+        RunError: If the folder of the database's file can't be made.
+    """
+    if url.startswith("sqlite"):
+        file = _file_of(url)
+        make_folder(file.parent, url, key="search.storage")
+        return FileTurn(file.with_name(f"{file.name}.{name}.lock"))
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    return PostgresTurn(create_engine(url, poolclass=NullPool), name)
+
+
+def open_storage(url: str, *, heartbeat: int) -> BaseStorage:
+    """Open the database, and make its tables if there are none.
+
+    Args:
+        url: As `storage_url` gives it.
+        heartbeat: Seconds between signs of life of a running trial.
+
+    Raises:
+        RunError: If it can't be opened, or was made by another Optuna.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from statelab.search.patient import PatientStorage
+
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite"):
+        options = {"connect_args": {"timeout": 60}}
+    try:
+        # Two processes that make the tables at once would be in each other's way.
+        with turn_of(url, "tables").taken(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return PatientStorage(
+                url,
+                engine_kwargs=options,
+                heartbeat_interval=heartbeat,
+                grace_period=_DEAD_AFTER * heartbeat,
+            )
+    except (SQLAlchemyError, RuntimeError, ImportError, OSError) as error:
+        raise RunError(
+            f"search.storage can't be used: {' '.join(str(error).split())[:200]} Give another with "
+            "search.storage=URL."
+        ) from error
+
+
+def make_sampler(name: str, options: Mapping[str, str], seed: int) -> BaseSampler:
+    """A sampler of Optuna's; it gets the seed if it takes one.
+
+    Raises:
+        ConfigError: If there is none of that name, or it doesn't take these options.
+    """
+    import optuna
+
+    sampler: BaseSampler = _make(
+        "sampler", optuna.samplers, name, options, _SAMPLERS, {"seed": seed}
+    )
+    return sampler
+
+
+def make_pruner(name: str, options: Mapping[str, str]) -> BasePruner:
+    """A pruner of Optuna's.
+
+    Raises:
+        ConfigError: If there is none of that name, or it doesn't take these options.
+    """
+    import optuna
+
+    pruner: BasePruner = _make("pruner", optuna.pruners, name, options, _PRUNERS, {})
+    return pruner
+
+
+def _make(
+    kind: str,
+    module: Any,
+    name: str,
+    options: Mapping[str, str],
+    short: Mapping[str, tuple[str, Mapping[str, Any]]],
+    fitting: Mapping[str, Any],
+) -> Any:
+    import inspect
+
+    cls_name, presets = short.get(name, (name, {}))
+    cls = getattr(module, cls_name, None)
+    suffix = kind.capitalize()
+    if cls is None or not cls_name.endswith(suffix):
+        known = [*short, *(each for each in module.__all__ if each.endswith(suffix))]
+        raise ConfigError(
+            f"unknown search.{kind} {name!r}.{near_miss(name, known)} There are: "
+            f"{', '.join(sorted(each for each in known if not each.startswith('Base')))}."
+        )
+    taken = inspect.signature(cls).parameters
+    given = {key: yaml.safe_load(value) for key, value in options.items()}
+    own = {key: value for key, value in fitting.items() if key in taken}
+    try:
+        with warnings.catch_warnings():
+            # Optuna calls some of what it recommends experimental.
+            warnings.simplefilter("ignore")
+            return cls(**{**presets, **own, **given})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"search.{kind}={name} doesn't take search.{kind}_options={dict(options)}: {error}. "
+            f"It knows: {', '.join(each for each in taken if each != 'self')}."
+        ) from error
+
+
+def _file_of(url: str) -> Path:
+    return Path(url.partition("///")[2].partition("?")[0]).resolve()

@@ -1,0 +1,148 @@
+"""The queue of a study: exactly as many trials as were asked for, whatever dies in between.
+
+A trial that ends is finished, if it counts: it was trained to its end, pruned, or failed by what it
+is. It is skipped, if a constraint forbids its size; interrupted, if a signal stopped it; lost, if
+its process died. Those three are queued again, a lost one so many times at most.
+
+Everything here is called by whoever has the study's turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.trial import FrozenTrial, TrialState
+
+from statelab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+__all__ = [
+    "CELL",
+    "INTERRUPTED",
+    "REASON",
+    "SKIPPED",
+    "WORKER",
+    "fail_lost",
+    "finished",
+    "has_open",
+    "queue_cells",
+    "queue_trials",
+    "requeue",
+]
+
+#: Attributes of a trial. Who runs it, which is noted first of all.
+WORKER = "worker"
+#: Why it failed.
+REASON = "reason"
+#: Which constraint its sizes break.
+SKIPPED = "skipped"
+#: Which signal stopped it.
+INTERRUPTED = "interrupted"
+#: What it sets, in a grid.
+CELL = "cell"
+
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
+_SKIPS_A_TRIAL = 100
+
+
+def finished(study: Study) -> list[FrozenTrial]:
+    """The trials that count."""
+    trials = study.get_trials(deepcopy=False)
+    repeated = _repeated(trials)
+    return [
+        each
+        for each in trials
+        if each.state == TrialState.COMPLETE
+        or (each.state == TrialState.PRUNED and SKIPPED not in each.user_attrs)
+        or (
+            each.state == TrialState.FAIL
+            and INTERRUPTED not in each.user_attrs
+            and each.number not in repeated
+        )
+    ]
+
+
+def has_open(study: Study, state: TrialState) -> bool:
+    """Whether a trial is WAITING, or RUNNING in a process of any host."""
+    return bool(study.get_trials(deepcopy=False, states=(state,)))
+
+
+def queue_trials(study: Study, total: int, points: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Fill the queue up, so that so many trials will be finished.
+
+    Args:
+        study: The study.
+        total: How many there are to be in all.
+        points: What the first ones of a new study are.
+
+    Raises:
+        ConfigError: If constraints skip nearly everything that is drawn.
+    """
+    trials = study.get_trials(deepcopy=False)
+    skipped = [each for each in trials if SKIPPED in each.user_attrs]
+    if len(skipped) > _SKIPS_A_TRIAL * total:
+        raise ConfigError(
+            f"{len(skipped)} draws broke the constraint {skipped[-1].user_attrs[SKIPPED]}: it "
+            "leaves next to nothing of the space. Loosen it, or narrow the parameters."
+        )
+    missing = total - len(finished(study)) - sum(each.state in _OPEN for each in trials)
+    first = [] if trials else [dict(each) for each in points]
+    for i in range(missing):
+        study.enqueue_trial(first[i] if i < len(first) else {})
+
+
+def queue_cells(study: Study, cells: Sequence[Mapping[str, str]]) -> None:
+    """Queue each cell of a grid that is neither done, nor at work, nor queued."""
+    states = (*_OPEN, TrialState.COMPLETE)
+    known = [each.user_attrs.get(CELL) for each in study.get_trials(deepcopy=False, states=states)]
+    for cell in cells:
+        if cell not in known:
+            study.enqueue_trial({}, user_attrs={CELL: dict(cell)})
+
+
+def requeue(study: Study, trial: FrozenTrial) -> None:
+    """Queue an interrupted trial again."""
+    study.enqueue_trial(dict(trial.params), user_attrs=_task(trial))
+
+
+def fail_lost(study: Study, retries: int, end: Callable[[FrozenTrial], None]) -> None:
+    """Fail the trials whose processes died, and queue them again.
+
+    Args:
+        study: The study.
+        retries: How often a trial is repeated.
+        end: Is called with each of them.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        fail_stale_trials(study)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        if WORKER not in trial.user_attrs:
+            # It would be noted, as nobody else has the turn: its process died as it began.
+            study.tell(trial.number, state=TrialState.FAIL)
+    trials = study.get_trials(deepcopy=False)
+    repeated = _repeated(trials)
+    for trial in trials:
+        told = trial.user_attrs.keys() & {REASON, INTERRUPTED}
+        if trial.state == TrialState.FAIL and not told and trial.number not in repeated:
+            end(trial)
+            trial = copy.deepcopy(trial)
+            trial.user_attrs = _task(trial)
+            RetryHeartbeatStaleTrialCallback(max_retry=retries)(study, trial)
+
+
+def _task(trial: FrozenTrial) -> dict[str, Any]:
+    """What a trial is given before it begins."""
+    return {key: each for key, each in trial.user_attrs.items() if key == CELL}
+
+
+def _repeated(trials: Sequence[FrozenTrial]) -> set[int]:
+    """Numbers of the lost trials that were queued again."""
+    return {number for each in trials for number in each.system_attrs.get("retry_history", ())}
