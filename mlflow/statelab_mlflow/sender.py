@@ -36,6 +36,7 @@ class Sender(threading.Thread):
         self._outbox = outbox
         self._client = client
         self._closing = threading.Event()
+        self._done = threading.Event()
         self._deadline = 0.0
 
     def run(self) -> None:
@@ -45,6 +46,7 @@ class Sender(threading.Thread):
             pause = _SEND_SECONDS if self._sends() else min(2 * pause, _LONGEST_PAUSE_SECONDS)
         while not self._sends() and time.monotonic() < self._deadline:
             time.sleep(_RETRY_SECONDS)
+        self._done.set()
 
     def close(self, seconds: float) -> None:
         """Send the rest, for so long at most.
@@ -53,7 +55,8 @@ class Sender(threading.Thread):
         """
         self._deadline = time.monotonic() + seconds
         self._closing.set()
-        self.join(seconds)
+        # A `join` that a signal interrupts takes the thread for ended.
+        self._done.wait(seconds)
 
     def _sends(self) -> bool:
         try:

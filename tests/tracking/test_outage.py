@@ -53,6 +53,12 @@ def away_store(monkeypatch):
         patch.undo()
 
 
+def finish(run, status, reason=None):
+    """End a run, and wait until its thread has given up too."""
+    run.finish(status, reason)
+    run._sender.join()
+
+
 def history(run_dir, run, key):
     rows = connect(store_uri(None, run_dir)).get_metric_history(run.id, key)
     return [(row.step, row.value) for row in rows]
@@ -73,10 +79,10 @@ def test_all_of_a_run_is_kept_and_sent_later_and_twice_is_safe(
     for step in range(200):
         run.logger.log_metrics({"loss": float(step), "lr": 0.1}, step)
     run.log_artifact(run.folder / "figure.png", "figures")
-    run.finish("KILLED", "requeued: SIGUSR1")
+    finish(run, "KILLED", "requeued: SIGUSR1")
     (message,) = caplog.messages
     assert message == (
-        f"the tracking store lacks 400 metric values, 1 files, the run's end; all is kept in "
+        f"the tracking store lacks 400 metric values, 1 file, the run's end; all is kept in "
         f"{run.folder}. the store is away. Send it later with: "
         f"statelab runs sync run={run.id} run_dir={run_dir}"
     )
@@ -87,7 +93,7 @@ def test_all_of_a_run_is_kept_and_sent_later_and_twice_is_safe(
     assert client.get_run(run.id).info.status == "RUNNING"
 
     assert sync(f"run={run.id[:8]}", f"run_dir={run_dir}") == 0
-    sent = f"{run.id}: sent 400 metric values, 1 files, the run's end.\n"
+    sent = f"{run.id}: sent 400 metric values, 1 file, the run's end.\n"
     assert capsys.readouterr().out == sent
     for words in ((), ("--json",)):
         assert sync(f"run_dir={run_dir}", *words) == 0
@@ -136,7 +142,7 @@ def test_a_store_that_never_answers_is_left_at_the_deadline(start, away_store, c
     answer.set()
     run._sender.join()
     patch.undo()
-    assert "1 metric values, the run's end; all is kept in" in caplog.messages[0]
+    assert "1 metric value, the run's end; all is kept in" in caplog.messages[0]
     assert "The store doesn't answer. Send it later" in caplog.messages[0]
     MLflowTracker().sync(run.folder, uri=None)
 
@@ -177,7 +183,7 @@ def test_a_file_that_the_store_refuses_holds_up_nothing_else(start, run_dir, mon
     client = connect(store_uri(None, run_dir))
     assert client.get_run(run.id).info.status == "FINISHED"
     assert [each.path for each in client.list_artifacts(run.id)] == ["good.txt"]
-    assert "the tracking store lacks 1 files; all is kept in" in caplog.messages[0]
+    assert "the tracking store lacks 1 file; all is kept in" in caplog.messages[0]
 
 
 def test_a_lost_run_is_marked_in_the_store_with_all_that_it_wrote(start, run_dir, monkeypatch):
@@ -192,6 +198,7 @@ def test_a_lost_run_is_marked_in_the_store_with_all_that_it_wrote(start, run_dir
     kept = connect(store_uri(None, run_dir)).get_run(run.id)
     assert (kept.info.status, kept.data.tags["lost"]) == ("KILLED", "true")
     assert history(run_dir, run, "loss") == [(1, 1.0)]
+    run._journal.close()
 
 
 def test_a_run_that_runs_sends_by_itself(start, run_dir, capsys):
@@ -207,7 +214,7 @@ def test_a_run_that_the_store_does_not_know_is_named_and_the_others_are_sent(
     gone, stays = start(), start()
     patch = away_store()
     for run in (gone, stays):
-        run.finish("FINISHED")
+        finish(run, "FINISHED")
     patch.undo()
     gone.folder.rename(gone.folder.with_name("0" * 32))
     caplog.clear()

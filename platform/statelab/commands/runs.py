@@ -122,7 +122,9 @@ def _sync(ids: list[str], run_dir: Path, uri: str | None, *, json: bool) -> None
 
     sent = sync_runs(ids, run_dir=run_dir, uri=uri)
     if json:
-        print_json({"sent": {run: each and asdict(each) for run, each in sent.items()}})
+        print_json(
+            {"sent": {run: None if each is None else asdict(each) for run, each in sent.items()}}
+        )
     elif not any(sent.values()):
         typer.echo("Nothing is unsent." if None not in sent.values() else "Nothing was sent.")
     else:
