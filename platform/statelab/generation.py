@@ -138,8 +138,8 @@ def _lists(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     """The prompts without their padding, as plain numbers."""
     if isinstance(prompts, Tensor) and mask is not None:
         row, bounds = unpad(prompts, mask)
-        prompts = torch.split(row[0], bounds.diff().tolist())
-    if isinstance(prompts, Tensor):
+        prompts = [each.tolist() for each in torch.split(row[0], bounds.diff().tolist())]
+    elif isinstance(prompts, Tensor):
         prompts = prompts.tolist()
     try:
         return [[operator.index(token) for token in prompt] for prompt in prompts]
