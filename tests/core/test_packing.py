@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
 from statelab.__main__ import main
+from statelab.build import build_model
 from statelab.data.lightning_data import LightningData, build_data
 from statelab.data.loader import EpochLoader
 from statelab.data.module import IGNORED
@@ -201,6 +202,18 @@ def test_no_document_moves_another_one(pair, toy_config, stirred):
         same[first:last] = False
         assert torch.equal(logits[:, same], packed[:, same]), f"document {moved} moves another"
         assert not torch.isclose(logits[:, first:last], packed[:, first:last]).all()
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_no_layer_asks_the_device_where_documents_end(pair, toy_config):
+    # A tensor on this device has no numbers, and refuses to be waited for.
+    layers = "[memory, conv(width=3), attention(window=5)]"
+    options = ("model.num_layers=null", f"model.layers={layers}", "model.positions=rope")
+    model = build_model(toy_config(f"write={pair[0]}", f"read={pair[1]}", *options), device="meta")
+    tokens = torch.zeros(1, 90, dtype=torch.int64, device="meta")
+    logits, _ = model(tokens, cu_seqlens=torch.tensor([0, 7, 8, 20, 90]))
+    logits.sum().backward()
+    assert logits.device.type == "meta"
 
 
 def test_ccq_restarts_its_count_and_its_sums(toy_config, stirred):
