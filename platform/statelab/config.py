@@ -102,7 +102,7 @@ class DataConfig(Section):
     batch_size: int = option(32, "sequences a step and device", at_least=1)
     num_workers: int = option(0, "loader processes; 0 loads in the training process", at_least=0)
     seq_len: int = option(256, "tokens a sequence", at_least=1)
-    packing: bool = option(False, "one row a batch, of documents none of which sees another")
+    packing: bool = option(False, "keep documents apart: a batch is one row of them")
     seed: int = option(
         0,
         "draws and order of the data; apart from the model's seed",
