@@ -104,7 +104,7 @@ class MLflowTracker(Tracker):
         uri = config.tracking.uri or recorded
         run_id = folder.name
         if is_absent(uri):
-            raise UnknownNameError(_unknown(run_id, uri))
+            raise _unknown(run_id, uri)
         with reaching(uri):
             client = connect(uri)
             known = _known_run(client, run_id, uri)
@@ -203,11 +203,11 @@ def _known_run(client: MlflowClient, run_id: str, uri: str) -> Run:
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        raise UnknownNameError(_unknown(run_id, uri)) from error
+        raise _unknown(run_id, uri) from error
 
 
-def _unknown(run_id: str, uri: str) -> str:
-    return (
+def _unknown(run_id: str, uri: str) -> UnknownNameError:
+    return UnknownNameError(
         f"the tracking store {public(uri)} has no run {run_id}. Name the one that has with "
         "tracking.uri=URI."
     )

@@ -84,6 +84,6 @@ def _rows(folder: Path) -> Iterator[tuple[str, int, float]]:
     untracked = folder / "metrics.csv"
     if untracked.is_file():
         with untracked.open(encoding="utf-8", newline="") as file:
-            for line in csv.DictReader(file):
+            for line in csv.DictReader(row for row in file if row.endswith("\n")):
                 step = int(line.pop("step"))
                 yield from ((name, step, float(value)) for name, value in line.items() if value)

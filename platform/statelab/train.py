@@ -7,7 +7,7 @@ import logging
 import signal
 import warnings
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,9 @@ def train(config: Config, *, progress: bool = True, checkpoint: str = "last") ->
     quiet_lightning()
     mark_all_lost(Path(config.run_dir))
     with resuming(config, checkpoint) as resumption:
-        if resumption is not None:
-            config = resumption.config
-            if resumption.is_finished:
-                return _recorded(resumption.run)
+        if resumption is not None and resumption.is_finished:
+            return _recorded(resumption.run)
+        config = resumption.config if resumption else replace(config, resume=None)
         check_devices(config.trainer)
         data = build_data(config)
         sizes = measure(config)

@@ -64,6 +64,14 @@ class Witness:
         self.crash_at = self.signal_at = None
         self.signal_in_validation = False
 
+    def forget(self):
+        batches, self.batches = self.batches, {}
+        return batches
+
+    def saw_the_same_batches(self):
+        """Whether each batch had the same examples, whichever of the runs trained on it."""
+        return self.batches and {len(sums) for sums in self.batches.values()} == {1}
+
 
 @pytest.fixture
 def witness(monkeypatch):
@@ -78,6 +86,29 @@ def configure(toy_config, tmp_path):
         return toy_config("tracking.enabled=false", f"run_dir={tmp_path}/runs", *STEPS, *overrides)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def wholes():
+    return {}
+
+
+@pytest.fixture
+def whole(wholes, configure, witness, tmp_path_factory):
+    """The folder of a run that nothing breaks off; one that is known is not trained again."""
+
+    def run(*overrides):
+        if overrides not in wholes:
+            config = configure(*overrides, f"run_dir={tmp_path_factory.mktemp('whole')}")
+            before = witness.forget()
+            wholes[overrides] = train(config, progress=False).folder, witness.batches
+            witness.batches = before
+        folder, batches = wholes[overrides]
+        for finished, sums in batches.items():
+            witness.batches.setdefault(finished, set()).update(sums)
+        return folder
+
+    return run
 
 
 @pytest.fixture
@@ -98,6 +129,25 @@ def begin(configure, witness, tmp_path):
         return StoredRun(id=folder.name, folder=folder)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def remains():
+    return []
+
+
+@pytest.fixture
+def broken(remains, begin, tmp_path, tmp_path_factory):
+    """A run that crashed in its eighth step, made once and copied."""
+    if not remains:
+        remains.append(tmp_path_factory.mktemp("broken") / "run")
+        run = begin(crash_at=7)
+        shutil.copytree(run.folder, remains[0] / run.id)
+        shutil.rmtree(run.folder)
+    (source,) = remains[0].iterdir()
+    folder = tmp_path / "runs" / "default" / source.name
+    shutil.copytree(source, folder)
+    return StoredRun(id=folder.name, folder=folder)
 
 
 def go_on(run, *overrides, **options):
@@ -138,8 +188,8 @@ def assert_same_runs(one, other):
     for name in ("last", "best"):
         ours, theirs = checkpoint(one, name), checkpoint(other, name)
         for each in (ours, theirs):
-            # Lightning's counters are relative to where it began.
-            del each["loops"]
+            # Lightning's counters depend on the hook that saved.
+            del each["loops"], each["hyper_parameters"]["config"]["run_dir"]
         assert same(ours, theirs)
     lines = [(folder / "distributions.jsonl").read_text() for folder in (one, other)]
     assert lines[0] == lines[1]
@@ -169,51 +219,60 @@ def assert_same_runs(one, other):
         ({"signal_at": 7}, ("optim.schedule=wsd", "optim.warmup_steps=3", "read=ccq")),
     ],
 )
-def test_a_broken_run_goes_on_as_if_nothing_had_been(begin, witness, broken, overrides):
-    whole = begin(*overrides)
+def test_a_broken_run_goes_on_as_if_nothing_had_been(begin, whole, witness, broken, overrides):
     run = begin(*overrides, **broken)
     result = go_on(run)
     assert (result.status, result.exit_status, result.run_id) == ("FINISHED", 0, run.id)
     assert (run.folder / "status").read_text().startswith("FINISHED")
-    assert_same_runs(run.folder, whole.folder)
-    # Each batch had the same examples, whichever of the runs trained on it.
-    assert {len(sums) for sums in witness.batches.values()} == {1}
+    assert_same_runs(run.folder, whole(*overrides))
+    assert witness.saw_the_same_batches()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(1, 1), (2, 2), (0, 2), (2, 0)])
-def test_the_number_of_workers_may_change(begin, witness, workers):
+def test_the_number_of_workers_may_change(begin, whole, witness, workers):
     first, then = (f"data.num_workers={each}" for each in workers)
-    whole, run = begin(), begin(first, signal_at=6)
+    run = begin(first, signal_at=6)
     go_on(run, then)
-    assert history(run.folder) == history(whole.folder)
-    assert {len(sums) for sums in witness.batches.values()} == {1}
+    assert history(run.folder) == history(whole())
+    assert witness.saw_the_same_batches()
 
 
-def test_a_run_goes_on_as_often_as_it_is_broken_off(begin, witness):
-    whole, run = begin(), begin(crash_at=3)
+def test_a_run_goes_on_as_often_as_it_is_broken_off(begin, whole, witness):
+    run = begin(crash_at=3)
     for at in (3, 5, 9):
         witness.crash_at = at
         with pytest.raises(ZeroDivisionError):
             go_on(run)
     witness.reset()
     go_on(run)
-    assert_same_runs(run.folder, whole.folder)
+    assert_same_runs(run.folder, whole())
     parts = ["", "resumes/1", "resumes/2", "resumes/3", "resumes/4"]
     assert run.parts() == [run.folder / part for part in parts]
 
 
-def test_a_run_killed_between_its_last_save_and_its_end_ends(begin, monkeypatch):
-    whole, run = begin(), begin()
+def test_a_run_killed_between_its_last_save_and_its_end_ends(begin):
+    run = begin()
     (run.folder / "status").write_text("KILLED lost\n")
+    before, weights = history(run.folder), checkpoint(run.folder)["state_dict"]
     result = go_on(run)
     assert result.status == "FINISHED"
-    assert result.metrics["val/loss"] == history(whole.folder)["val/loss", 12]
-    assert_same_runs(run.folder, whole.folder)
+    assert result.metrics["val/loss"] == before["val/loss", 12]
+    assert history(run.folder) == before
+    assert same(checkpoint(run.folder)["state_dict"], weights)
 
 
-def test_a_save_that_was_cut_off_leaves_the_one_before_and_nothing_else(begin, monkeypatch):
-    whole, saves, save = begin(), [], AtomicCheckpointIO._replace
+def test_a_run_killed_between_a_validation_and_its_save_validates_again(begin, whole):
+    run = begin(crash_at=4)
+    folder = run.folder / "checkpoints"
+    (folder / "previous.ckpt").rename(folder / "last.ckpt")
+    assert checkpoint(run.folder)["global_step"] == 3
+    go_on(run)
+    assert_same_runs(run.folder, whole())
+
+
+def test_a_save_that_was_cut_off_leaves_the_one_before_and_nothing_else(begin, whole, monkeypatch):
+    saves, save = [], AtomicCheckpointIO._replace
 
     def cut_off(self, target, saved):
         saves.append(target)
@@ -227,7 +286,7 @@ def test_a_save_that_was_cut_off_leaves_the_one_before_and_nothing_else(begin, m
         run = begin(crash_at=-1)
     assert checkpoint(run.folder)["global_step"] == 3
     go_on(run)
-    assert_same_runs(run.folder, whole.folder)
+    assert_same_runs(run.folder, whole())
     assert sorted(each.name for each in (run.folder / "checkpoints").iterdir()) == [
         "best.ckpt",
         "last.ckpt",
@@ -235,12 +294,13 @@ def test_a_save_that_was_cut_off_leaves_the_one_before_and_nothing_else(begin, m
     ]
 
 
-def test_lines_that_were_cut_off_are_written_whole(begin):
-    whole, run = begin(), begin(crash_at=7)
-    with (run.folder / "distributions.jsonl").open("a") as file:
+def test_lines_that_were_cut_off_are_written_whole(broken, whole):
+    with (broken.folder / "metrics.csv").open("a") as file:
+        file.write("9,0.")
+    with (broken.folder / "distributions.jsonl").open("a") as file:
         file.write('{"step": 8, "la')
-    go_on(run)
-    assert_same_runs(run.folder, whole.folder)
+    go_on(broken)
+    assert_same_runs(broken.folder, whole())
 
 
 def test_the_bar_goes_on_where_the_run_does(begin, monkeypatch):
@@ -274,24 +334,22 @@ def test_the_best_checkpoint_is_of_the_step_that_was_best(begin, witness):
 
 
 @pytest.mark.parametrize("left", [0, 1000, -1])
-def test_a_truncated_checkpoint_is_named_and_the_one_before_goes_on(begin, witness, left):
-    whole, run = begin(), begin(crash_at=7)
-    last = run.folder / "checkpoints/last.ckpt"
+def test_a_truncated_checkpoint_is_named_and_the_one_before_goes_on(broken, whole, left):
+    last = broken.folder / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:left])
     with pytest.raises(RunError, match=r"last\.ckpt can't be read: .*checkpoint=previous goes on "):
-        go_on(run)
-    go_on(run, checkpoint="previous")
-    assert_same_runs(run.folder, whole.folder)
+        go_on(broken)
+    go_on(broken, checkpoint="previous")
+    assert_same_runs(broken.folder, whole())
 
 
-def test_without_a_whole_checkpoint_a_run_is_trained_anew(begin):
-    run = begin(crash_at=7)
-    for file in (run.folder / "checkpoints").iterdir():
+def test_without_a_whole_checkpoint_a_run_is_trained_anew(broken):
+    for file in (broken.folder / "checkpoints").iterdir():
         file.write_bytes(b"")
     with pytest.raises(RunError, match=r"last\.ckpt can't be read: .*no other one: train it anew"):
-        go_on(run)
+        go_on(broken)
     with pytest.raises(RunError, match=r"has no checkpoint 'lats'; it has: best, last, previous"):
-        go_on(run, checkpoint="lats")
+        go_on(broken, checkpoint="lats")
 
 
 def test_the_previous_checkpoint_is_kept_where_there_are_no_links(begin, monkeypatch):
@@ -319,12 +377,11 @@ def test_the_previous_checkpoint_is_kept_where_there_are_no_links(begin, monkeyp
         ("tracking.enabled=true", r"tracking\.enabled=true \(the run has false\)"),
     ],
 )
-def test_what_would_make_another_run_of_it_is_refused(begin, changed, message):
-    run = begin(crash_at=5)
-    before = sorted(run.folder.rglob("*"))
-    with pytest.raises(ConfigError, match=f"run {run.id} can't go on with .*{message}.*Free to"):
-        go_on(run, changed)
-    assert [each for each in sorted(run.folder.rglob("*")) if each.name != "lock"] == before
+def test_what_would_make_another_run_of_it_is_refused(broken, changed, message):
+    before = sorted(broken.folder.rglob("*"))
+    with pytest.raises(ConfigError, match=f"run {broken.id} can't go on with .*{message}.*Free to"):
+        go_on(broken, changed)
+    assert sorted(broken.folder.rglob("*")) == before
 
 
 def test_changes_are_kept_beside_what_the_run_began_with(begin):
@@ -356,15 +413,14 @@ def test_a_finished_run_is_made_longer(begin):
     assert [step for name, step in history(run.folder) if name == "val/loss"] == [4, 8, 12, 14]
 
 
-def test_fewer_steps_than_are_done_are_refused(begin):
-    run = begin(crash_at=7)
+def test_fewer_steps_than_are_done_are_refused(broken):
     with pytest.raises(ConfigError, match=r"has done 7 steps, and trainer\.max_steps=5 is less"):
-        go_on(run, "trainer.max_steps=5")
-    assert go_on(run, "trainer.max_steps=7").status == "FINISHED"
-    assert ("val/loss", 7) in history(run.folder)
+        go_on(broken, "trainer.max_steps=5")
+    assert go_on(broken, "trainer.max_steps=7").status == "FINISHED"
+    assert ("val/loss", 7) in history(broken.folder)
 
 
-# Which run.
+# Which broken.
 
 
 def test_a_finished_run_gives_its_result_again(begin):
@@ -409,28 +465,26 @@ def test_a_run_that_is_not_there_is_named(configure, away):
         train(replace(configure(), resume="zzz"), progress=False)
 
 
-def test_a_run_goes_on_from_another_folder_and_after_a_move(begin, away):
-    whole, run = begin(), begin(crash_at=7)
-    moved = away / "moved" / "default" / run.id
-    shutil.move(run.folder, moved)
+def test_a_run_goes_on_from_another_folder_and_after_a_move(broken, whole, away):
+    moved = away / "moved" / "default" / broken.id
+    shutil.move(broken.folder, moved)
     (away / "here").mkdir()
     os.chdir(away / "here")
     train(load_resumable([f"resume={moved}"]), progress=False)
     assert not list((away / "here").iterdir())
-    assert history(moved) == history(whole.folder)
+    assert history(moved) == history(whole())
 
 
-# One process a run.
+# One process a broken.
 
 
-def test_a_run_is_not_trained_twice_at_once(begin, configure):
-    run = begin(crash_at=7)
-    with locked(run.folder):
-        for reference in (run.id, "auto"):
+def test_a_run_is_not_trained_twice_at_once(broken, configure):
+    with locked(broken.folder):
+        for reference in (broken.id, "auto"):
             config = replace(configure(), resume=reference)
             with pytest.raises(RunError, match=rf"is running, as process {os.getpid()} on "):
                 train(config, progress=False)
-    assert go_on(run).status == "FINISHED"
+    assert go_on(broken).status == "FINISHED"
 
 
 def test_a_run_holds_its_lock_while_it_trains(begin, witness, monkeypatch, tmp_path):
