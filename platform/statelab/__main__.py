@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> int:
 
     from typer.exceptions import TyperException
 
-    from statelab.commands import generate, look, new, runs, ui, work  # noqa: F401
+    from statelab.commands import check, generate, look, new, runs, search, ui, work  # noqa: F401
     from statelab.commands.app import app, as_keys
     from statelab.errors import StatelabError
 
@@ -42,13 +42,13 @@ def _run(arguments: list[str]) -> int:
     try:
         return app(as_keys(arguments), standalone_mode=False) or 0
     except StatelabError as error:
-        said = str(error)
+        said, status = str(error), error.exit_status
     except TyperException as error:
         option = getattr(error, "option_name", "")
         hint = f"; a key is written without dashes, {option[2:]}=VALUE" if option[2:] else ""
-        said = f"{error.format_message()} (see `statelab --help`{hint})"
+        said, status = f"{error.format_message()} (see `statelab --help`{hint})", 2
     sys.stderr.write(f"statelab: {' '.join(said.splitlines())}\n")
-    return 2
+    return status
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from statelab.config import MixerConfig, ModelConfig, RuleConfig
 from statelab.context import Context, State
@@ -26,12 +27,19 @@ class Decoder(GenerationMixin, nn.Module):
     Args:
         config: Sizes, rules and layers, as `load_config` fills them in.
         max_len: Most tokens a sequence may have where positions are learned.
+
+    Attributes:
+        run_block: How a block is called in training; `compile_blocks` puts another way here.
+        checkpointing: Whether training keeps only each block's input, and runs it once more in
+            the backward pass.
     """
 
     def __init__(self, config: ModelConfig, max_len: int) -> None:
         super().__init__()
         assert config.vocab_size is not None
         self.config = config
+        self.run_block: Callable[[Block, Tensor, Context], Tensor] = Block.__call__
+        self.checkpointing = False
         d, layers = config.d_model, layer_list(config)
         self.embedding = nn.Embedding(config.vocab_size, d)
         learned = config.positions == "learned"
@@ -51,6 +59,9 @@ class Decoder(GenerationMixin, nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise every parameter; each rule has the last word on its own."""
+        if self.config.tie_embeddings:
+            # Memory given to a model from the meta device unties them.
+            self.head.weight = self.embedding.weight
         reset_linear(self.head, self.config.init_std)
         nn.init.normal_(self.embedding.weight, std=self.config.init_std)
         if self.positions is not None:
@@ -102,8 +113,23 @@ class Decoder(GenerationMixin, nn.Module):
         if self.positions is not None:
             x = x + self._learned(context.positions)
         for index, block in enumerate(self.layers):
-            x = block(x, context.scope(f"layers.{index}"))
+            assert isinstance(block, Block)
+            x = self._run(block, x, context.scope(f"layers.{index}"))
         return self.norm(x), context.outgoing
+
+    def _run(self, block: Block, x: Tensor, context: Context) -> Tensor:
+        call = self.run_block if self.training else Block.__call__
+        if not (self.training and self.checkpointing):
+            return call(block, x, context)
+
+        # Aside, or the second run would replace the state that the first has handed out.
+        def run(x: Tensor) -> tuple[Tensor, State]:
+            aside = context.aside()
+            return call(block, x, aside), aside.outgoing
+
+        x, left = checkpoint(run, x, use_reentrant=False)
+        context.outgoing.update(left)
+        return x
 
     def check_vocabulary(self, *tokens: int) -> None:
         """Refuse a token that the model doesn't know.

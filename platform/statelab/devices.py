@@ -1,8 +1,10 @@
-"""Whether this machine has what `trainer` asks for; Lightning would say so after the run began."""
+"""Whether this machine has what `trainer` asks for; it would show only after the run began."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 
 import torch
 from lightning.pytorch.strategies import StrategyRegistry
@@ -10,7 +12,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 from statelab.config import TrainerConfig
 from statelab.errors import ConfigError, near_miss
 
-__all__ = ["check_devices"]
+__all__ = ["check_compiler", "check_devices"]
 
 # A CPU takes more processes than it has cores, for trying distribution out.
 _CPU_PROCESSES = 8
@@ -41,4 +43,18 @@ def check_devices(trainer: TrainerConfig) -> None:
         raise ConfigError(
             f"trainer.strategy={trainer.strategy} is unknown to Lightning."
             f"{near_miss(trainer.strategy, strategies)} It has: {', '.join(sorted(strategies))}."
+        )
+
+
+def check_compiler(trainer: TrainerConfig) -> None:
+    """Refuse `trainer.compile` where there is nothing to compile with: torch writes C++.
+
+    Raises:
+        ConfigError: Naming the compiler that torch would call.
+    """
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if trainer.compile and shutil.which(compiler) is None:
+        raise ConfigError(
+            f"trainer.compile=true needs a C++ compiler, and there is no {compiler!r} here. "
+            "Install it, name another one in the environment as CXX, or leave trainer.compile out."
         )

@@ -1,17 +1,20 @@
 """What statelab raises: one root, each child also a builtin kind.
 
 Every message says what is wrong, what was given, what is allowed and what to do, in the names
-that the user wrote. The command line prints a `StatelabError` as one line and exits with 2.
+that the user wrote. The command line prints a `StatelabError` as one line and exits with its
+status, which is 2 for a mistake of the user's.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 __all__ = [
     "ConfigError",
     "DataError",
+    "NonFiniteError",
     "PluginError",
     "RuleError",
     "RunError",
@@ -24,6 +27,8 @@ __all__ = [
 class StatelabError(Exception):
     """Something the user can mend; the message says how."""
 
+    exit_status: ClassVar[int] = 2
+
 
 class ConfigError(StatelabError, ValueError):
     """A configuration key or value that can't be used."""
@@ -31,6 +36,12 @@ class ConfigError(StatelabError, ValueError):
 
 class DataError(StatelabError, ValueError):
     """Data that can't be read, or doesn't fit the model."""
+
+
+class NonFiniteError(StatelabError, ArithmeticError):
+    """A loss, gradient or weight in training that is infinite, or no number."""
+
+    exit_status: ClassVar[int] = 1
 
 
 class RuleError(StatelabError, ValueError):

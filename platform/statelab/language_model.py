@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from statelab.optim import make_optimizer, total_steps
 
 __all__ = ["LanguageModel"]
 
+log = logging.getLogger(__name__)
+
 
 class LanguageModel(GenerationMixin, L.LightningModule):
     """A decoder in training.
@@ -26,6 +29,10 @@ class LanguageModel(GenerationMixin, L.LightningModule):
     Args:
         config: The configuration, or the nested dictionary that `to_dict` makes of one: that is
             what a checkpoint holds, so that `load_from_checkpoint` works alone.
+
+    Attributes:
+        update_applied: Whether the last optimizer step had a finite loss and gradient; without
+            them it has changed nothing.
     """
 
     def __init__(self, config: Config | Mapping[str, Any]) -> None:
@@ -34,6 +41,7 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         self.save_hyperparameters({"config": to_dict(self.config)})
         self.model: Decoder | None = None
         self.metrics: LanguageMetrics | None = None
+        self.update_applied = True
         self._losses: list[Tensor] = []
 
     def configure_model(self) -> None:
@@ -64,10 +72,30 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         out: tuple[Tensor, dict[str, Tensor]] = self.model(tokens, state, cu_seqlens)
         return out
 
+    def on_fit_start(self) -> None:
+        """Run the blocks as `trainer` says; only training is compiled and checkpointed."""
+        assert self.model is not None
+        trainer = self.config.trainer
+        self.model.checkpointing = trainer.activation_checkpointing
+        if trainer.compile:
+            # Torch's compiler takes seconds to import.
+            from statelab.compilation import compile_blocks
+
+            compile_blocks(self.model)
+        if trainer.precision == "bf16-true" and self.trainer.is_global_zero:
+            log.warning(
+                "trainer.precision=bf16-true: a weight near 1, as norms have them, moves by steps "
+                "of 0.4 % or not at all, so at a small optim.lr it stays where it is; "
+                "trainer.precision=bf16-mixed keeps the weights in fp32"
+            )
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean cross-entropy of a batch over the positions that have a label, in nats."""
+        return token_loss(*self._predictions(batch))
+
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         """The mean loss of a batch; what is logged is the mean over the batches of a step."""
-        logits, labels = self._predictions(batch)
-        loss = token_loss(logits, labels)
+        loss = self.loss(batch)
         self._losses.append(loss.detach())
         self.log("train/loss", torch.stack(self._losses).mean(), prog_bar=True, logger=False)
         return loss
@@ -78,12 +106,21 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip to `optim.grad_clip`, and log the norm before clipping; once a step."""
-        self._losses.clear()
+        """Clip to `optim.grad_clip`, and log the norm before clipping; once a step.
+
+        Where norm or loss is not finite, nothing is left of the step.
+        """
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.config.optim.grad_clip or float("inf")
         )
         self.log("grad_norm", norm, logger=False)
+        finite = bool(torch.stack([norm, *self._losses]).isfinite().all())
+        self._losses.clear()
+        # Losses are each process's own, and all must do the same.
+        self.update_applied = self.trainer.strategy.reduce_boolean_decision(finite, all=True)
+        if not self.update_applied:
+            # AdamW passes over what has no gradient: weights, moments and step counts stay.
+            optimizer.zero_grad(set_to_none=True)
 
     def configure_optimizers(self) -> Any:
         """AdamW and its schedule, by optimizer steps."""
@@ -121,7 +158,7 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         assert self.metrics is not None
         self.log_dict(self.metrics.compute(), logger=False)
 
-    def _predictions(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _predictions(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits [n, vocab_size] and labels [n] of the n positions that have a label.
 
         Recall tasks ask at a few positions only; the head is most of the work there.

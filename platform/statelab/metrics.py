@@ -36,11 +36,12 @@ class LanguageMetrics(nn.Module):
         super().__init__()
         self.text = text
         self.slices = tuple(slices)
-        self.loss = MeanMetric()
+        # A value that is no number is part of the mean: left out, it would make the mean look good.
+        self.loss = MeanMetric(nan_strategy="disable")
         self.perplexity = Perplexity()
         self.accuracy = _accuracy(vocab_size)
-        self.num_bytes = SumMetric()
-        self.nats = SumMetric()
+        self.num_bytes = SumMetric(nan_strategy="disable")
+        self.nats = SumMetric(nan_strategy="disable")
         self.slice_accuracy = nn.ModuleList(_accuracy(vocab_size) for _ in self.slices)
 
     def update(

@@ -20,6 +20,7 @@ from statelab.callbacks.checkpoints import AtomicCheckpointIO, Checkpoints
 from statelab.callbacks.diagnostics import Diagnostics
 from statelab.callbacks.figures import Figures
 from statelab.callbacks.history import History
+from statelab.callbacks.nan_guard import NanGuard
 from statelab.callbacks.position import Position
 from statelab.callbacks.progress import ProgressBar
 from statelab.callbacks.randomness import Randomness
@@ -27,7 +28,7 @@ from statelab.callbacks.schedule import Schedule
 from statelab.callbacks.stop import GracefulStop
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
-from statelab.devices import check_devices
+from statelab.devices import check_compiler, check_devices
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
 from statelab.lock import locked
@@ -110,6 +111,7 @@ def train(config: Config, *, progress: bool = True, checkpoint: str = "last") ->
             return _recorded(resumption.run)
         config = resumption.config if resumption else replace(config, resume=None)
         check_devices(config.trainer)
+        check_compiler(config.trainer)
         data = build_data(config)
         sizes = measure(config)
         seed_everything(config.seed, workers=True, verbose=False)
@@ -269,6 +271,7 @@ def _fit(
             Schedule(),
             Position(),
             history,
+            NanGuard(run.folder, config.trainer.nan_patience),
             diagnostics,
             checkpoints,
             GracefulStop(checkpoints),
