@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from statelab.errors import ConfigError
 from statelab.metric_history import cut_off_half_a_line
 
 __all__ = ["Journal", "count_rows", "read_rows"]
-
-_ROWS_PER_CALL = 1000  # MLflow's limit
 
 
 class Journal:
@@ -60,19 +58,19 @@ class Journal:
         self._writer.close()
 
 
-def read_rows(file: Path, start: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """The rows of a journal, as many at once as MLflow takes, with the bytes read until then.
+def read_rows(file: Path, start: int, most: int) -> tuple[list[dict[str, Any]], int]:
+    """The next rows of a journal, with the bytes read until then.
 
     Args:
         file: The journal.
         start: How many bytes to leave out.
+        most: How many rows to read.
     """
     with file.open("rb") as reader:
         reader.seek(start)
         # The last line may be half-written still.
-        while lines := [row for row in islice(reader, _ROWS_PER_CALL) if row.endswith(b"\n")]:
-            start += sum(map(len, lines))
-            yield [json.loads(line) for line in lines], start
+        lines = [row for row in islice(reader, most) if row.endswith(b"\n")]
+    return [json.loads(line) for line in lines], start + sum(map(len, lines))
 
 
 def count_rows(file: Path, start: int) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Outbox", "Sent"]
 
 _SENT = "sent.json"
+_MOST_ROWS = 1000  # MLflow's limit for a call
+_FEWEST_ROWS = 20
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Outbox:
     def __init__(self, folder: Path, store: str | None = None) -> None:
         self.folder = folder
         self.sent = Sent.read(folder)
+        self._rows = _MOST_ROWS
         self._lock = threading.Lock()
         if store is not None:
             self.sent.store = store
@@ -108,8 +111,17 @@ class Outbox:
     def _send_metrics(self, client: MlflowClient) -> None:
         from mlflow.entities import Metric
 
-        for rows, read in read_rows(self.folder / METRICS, self.sent.metrics):
-            client.log_batch(self.folder.name, metrics=[Metric(**row) for row in rows])
+        while True:
+            rows, read = read_rows(self.folder / METRICS, self.sent.metrics, self._rows)
+            if not rows:
+                return
+            try:
+                client.log_batch(self.folder.name, metrics=[Metric(**row) for row in rows])
+            except Exception:
+                # A slow server answers in time if it is asked for less.
+                self._rows = max(self._rows // 4, _FEWEST_ROWS)
+                raise
+            self._rows = min(2 * self._rows, _MOST_ROWS)
             with self._lock:
                 self.sent.metrics = read
                 self.sent.write(self.folder)

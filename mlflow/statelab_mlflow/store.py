@@ -29,6 +29,7 @@ __all__ = [
     "experiment_id",
     "is_absent",
     "is_server",
+    "local_uri",
     "one_line",
     "public",
     "reaching",
@@ -55,8 +56,12 @@ for _name in ("mlflow.store.db.utils", "urllib3.connectionpool"):
 
 def store_uri(uri: str | None, run_dir: Path) -> str:
     """The store's URI: the given one, MLFLOW_TRACKING_URI, or a database in `run_dir`."""
-    default = f"sqlite:///{run_dir.resolve() / 'mlflow.db'}"
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or local_uri(run_dir)
+
+
+def local_uri(run_dir: Path) -> str:
+    """The URI of the database in a folder of runs."""
+    return f"sqlite:///{run_dir.resolve() / 'mlflow.db'}"
 
 
 def recorded_uri(recorded: str, run_dir: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
 import os
 import socket
 import sys
@@ -29,6 +30,8 @@ from statelab_mlflow.store import (
     experiment_id,
     is_absent,
     is_server,
+    local_uri,
+    one_line,
     public,
     reaching,
     recorded_uri,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 __all__ = ["MLflowTracker"]
+
+log = logging.getLogger(__name__)
 
 
 @trackers.register("mlflow", config=TrackingConfig)
@@ -61,7 +66,10 @@ class MLflowTracker(Tracker):
 
         experiment = Path(config.run_dir).resolve() / config.experiment
         make_folder(experiment, config.run_dir)
-        uri = store_uri(config.tracking.uri, Path(config.run_dir))
+        wanted = store_uri(config.tracking.uri, Path(config.run_dir))
+        uri = _reachable(wanted, Path(config.run_dir)) if config.tracking.offline else wanted
+        if uri != wanted:
+            tags = {**tags, "offline": public(wanted)}
         client = connect(uri)
         with reaching(uri):
             # MLflow puts a run's files into `<artifact_location>/<run_id>/artifacts`: so they lie
@@ -101,7 +109,8 @@ class MLflowTracker(Tracker):
         from mlflow.entities import RunTag
 
         recorded = recorded_uri(Outbox(folder).sent.store, folder.parents[1])
-        uri = config.tracking.uri or recorded
+        # A run that began without its server goes on without it.
+        uri = recorded if config.tracking.offline else config.tracking.uri or recorded
         run_id = folder.name
         if is_absent(uri):
             raise _unknown(run_id, uri)
@@ -193,6 +202,23 @@ class MLflowTracker(Tracker):
                 show_page(uri, newest_experiment(connect(uri), experiment), browser)
         else:
             serve(uri, run_dir.resolve(), host, port, experiment, browser)
+
+
+def _reachable(uri: str, run_dir: Path) -> str:
+    """The store's URI if it answers, else that of the database in `run_dir`."""
+    try:
+        with reaching(uri):
+            connect(uri).search_experiments(max_results=1)
+    except RunError as error:
+        why = one_line(error.__cause__ or error)
+        log.warning(
+            "the tracking store %s can't be used: %s The run is recorded in %s and stays there.",
+            public(uri),
+            why,
+            local_uri(run_dir),
+        )
+        return local_uri(run_dir)
+    return uri
 
 
 def _known_run(client: MlflowClient, run_id: str, uri: str) -> Run:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from statelab.errors import ConfigError
 from statelab.options import Section, option
 
 __all__ = [
@@ -174,6 +175,7 @@ class TrackingConfig(Section):
 
     enabled: bool = option(True, "false writes only the run folder")
     uri: str | None = option(None, "the store; null is MLFLOW_TRACKING_URI, or sqlite in run_dir")
+    offline: bool = option(False, "record in run_dir where the store doesn't answer at the start")
     experiment: str | None = option(None, "MLflow's experiment; null is this experiment's name")
     figures: bool = option(True, "draw what a run did and learned when it ends")
 
@@ -201,6 +203,11 @@ class Config(Section):
     optim: OptimConfig = option(factory=OptimConfig)
     trainer: TrainerConfig = option(factory=TrainerConfig)
     tracking: TrackingConfig = option(factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if not self.run_dir.strip():
+            raise ConfigError("run_dir= is empty. Give a folder, or leave it out.")
 
     def place(self) -> list[str]:
         """The arguments that another command needs to find the runs, where they aren't usual."""

@@ -143,6 +143,10 @@ MISTAKES = {
         (*TRAIN, "trainer.strategy=dpp"),
         "trainer.strategy=dpp is unknown to Lightning. Did you mean 'ddp'?",
     ),
+    "no folder of runs": (
+        (*TRAIN, "run_dir="),
+        "run_dir= is empty. Give a folder, or leave it out.",
+    ),
     "folder": (
         (*TRAIN, "smoke=true", "run_dir=empty.txt"),
         "run_dir=empty.txt can't be written: ",

@@ -147,6 +147,27 @@ def test_a_store_that_never_answers_is_left_at_the_deadline(start, away_store, c
     MLflowTracker().sync(run.folder, uri=None)
 
 
+def test_a_slow_store_is_asked_for_less_until_it_answers_in_time(start, run_dir, monkeypatch):
+    from mlflow import MlflowClient
+
+    log_batch, sizes = MlflowClient.log_batch, []
+
+    def slow(self, run_id, metrics=(), **rest):
+        sizes.append(len(metrics))
+        if len(metrics) > 100:
+            raise TimeoutError("timed out")
+        log_batch(self, run_id, metrics=metrics, **rest)
+
+    run = start()
+    monkeypatch.setattr(MlflowClient, "log_batch", slow)
+    monkeypatch.setattr(statelab_mlflow.run, "_LAST_SEND_SECONDS", 30)
+    for step in range(200):
+        run.logger.log_metrics({"loss": 1.0}, step)
+    run.finish("FINISHED")
+    assert sizes[:3] == [200, 200, 62]
+    assert len(history(run_dir, run, "loss")) == 200
+
+
 def test_a_second_ctrl_c_does_not_wait_and_the_end_is_known(start, run_dir, monkeypatch, caplog):
     run = start()
     send = Outbox.send

@@ -28,6 +28,30 @@ def test_a_server_that_is_away_at_the_start_is_refused_without_its_password(make
     assert "\n" not in str(e.value)
 
 
+def test_offline_a_run_is_recorded_in_run_dir_and_says_so(make_config, start, run_dir, caplog):
+    away = "http://me:secret@127.0.0.1:9"
+    run = start(make_config(uri=away, offline=True))
+    run.finish("FINISHED")
+    kept = connect(store_uri(None, run_dir)).get_run(run.id)
+    assert (kept.info.status, kept.data.tags["offline"]) == (
+        "FINISHED",
+        "http://me:***@127.0.0.1:9",
+    )
+    (message,) = caplog.messages
+    assert message.startswith("the tracking store http://me:***@127.0.0.1:9 can't be used: ")
+    assert message.endswith(
+        f"The run is recorded in sqlite:///{run_dir}/mlflow.db and stays there."
+    )
+
+
+def test_offline_a_store_that_answers_is_used(make_config, start, run_dir, tmp_path, caplog):
+    uri = f"sqlite:///{tmp_path}/team.db"
+    run = start(make_config(uri=uri, offline=True))
+    run.finish("FINISHED")
+    assert "offline" not in connect(uri).get_run(run.id).data.tags
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
