@@ -7,7 +7,7 @@ from statelab.registries import read_rules, write_rules
 from statelab.registry import Plugin
 from statelab.rules import ReadRule, WriteRule
 
-__all__ = ["check_pair", "pairs"]
+__all__ = ["check_pair", "pairs", "partners"]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -18,6 +18,18 @@ def pairs() -> list[tuple[str, str]]:
         for read in read_rules.names()
         if _missing(write_rules.get(write), read_rules.get(read)) == frozenset()
     ]
+
+
+def partners(*, write: str | None = None, read: str | None = None) -> list[tuple[str, str]]:
+    """The pairs of one rule, which may be named by module or file; give either of the two."""
+    if write is not None:
+        own = write_rules.get(write)
+        fits = [r for r in read_rules.names() if not _missing(own, read_rules.get(r))]
+        return [(write, each) for each in fits]
+    assert read is not None
+    reader = read_rules.get(read)
+    fits = [w for w in write_rules.names() if not _missing(write_rules.get(w), reader)]
+    return [(each, read) for each in fits]
 
 
 def check_pair(write: Plugin[WriteRule], read: Plugin[ReadRule]) -> None:
