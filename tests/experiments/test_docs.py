@@ -13,6 +13,7 @@ PAGES = (
     "from-zoology",
     "from-fla",
     "from-mad",
+    "runs",
 )
 
 
