@@ -38,11 +38,11 @@ from statelab.opening import describe, open_run, pair_name
 from statelab.optim import total_steps
 from statelab.resume import Resumption, resume_command, resuming
 from statelab.runs import StoredRun
-from statelab.signals import Stopped, unwinding
+from statelab.signals import Pruned, Stopped, unwinding
 from statelab.sizes import Sizes, measure
 from statelab.slurm import REQUEUE, requeue
-from statelab.status import REQUEUED, Status, beating
-from statelab.tracking import Run
+from statelab.status import PRUNED, REQUEUED, Status, beating
+from statelab.tracking import Run, StudyTrial
 
 __all__ = ["Result", "pair_name", "train"]
 
@@ -90,7 +90,13 @@ class Result:
         }
 
 
-def train(config: Config, *, progress: bool = True, checkpoint: str = "last") -> Result:
+def train(
+    config: Config,
+    *,
+    progress: bool = True,
+    checkpoint: str = "last",
+    trial: StudyTrial | None = None,
+) -> Result:
     """Train, validate and save; the run's end is recorded whatever happens.
 
     A run that is finished, and that `config.resume` names, gives its result again.
@@ -99,10 +105,12 @@ def train(config: Config, *, progress: bool = True, checkpoint: str = "last") ->
         config: The configuration.
         progress: Whether to show a bar on standard error.
         checkpoint: Where a run goes on from that `config.resume` names: "last", "previous", "best".
+        trial: The run's place in a study.
 
     Raises:
         StatelabError: Before the run starts, on something the user can mend.
         Exception: What stopped the training; the run is recorded as FAILED then.
+        Pruned: If the study stops it; the run is recorded as KILLED then.
     """
     quiet_lightning()
     mark_all_lost(Path(config.run_dir))
@@ -116,7 +124,7 @@ def train(config: Config, *, progress: bool = True, checkpoint: str = "last") ->
         sizes = measure(config)
         seed_everything(config.seed, workers=True, verbose=False)
         with unwinding():
-            return _run(config, data, sizes, resumption, progress)
+            return _run(config, data, sizes, resumption, trial, progress)
 
 
 def quiet_lightning() -> None:
@@ -166,16 +174,22 @@ def _run(
     data: L.LightningDataModule,
     sizes: Sizes,
     resumption: Resumption | None,
+    trial: StudyTrial | None,
     progress: bool,
 ) -> Result:
     """Open the run, train, and record its end, whatever that is."""
-    run = open_run(config, sizes, resumption)
+    run = open_run(config, sizes, resumption, trial)
     with beating(run.folder), ExitStack() as held:
         try:
             if resumption is None:
                 held.enter_context(locked(run.folder))
+            if trial is not None:
+                trial.started(run.id)
             describe(config, run, resumption)
-            result = _fit(config, data, run, sizes, resumption, progress)
+            result = _fit(config, data, run, sizes, resumption, trial, progress)
+        except Pruned as pruned:
+            run.finish("KILLED", f"{PRUNED}: {pruned}")
+            raise
         except Stopped as stopped:
             _stop(run, stopped.received)
             _say_how_to_go_on(run, config)
@@ -241,6 +255,7 @@ def _fit(
     run: Run,
     sizes: Sizes,
     resumption: Resumption | None,
+    trial: StudyTrial | None,
     progress: bool,
 ) -> Result:
     steps, accumulate = total_steps(config), config.trainer.accumulate
@@ -275,6 +290,7 @@ def _fit(
             diagnostics,
             checkpoints,
             GracefulStop(checkpoints),
+            *(trial.callbacks if trial else ()),
             *optional,
             CatchUp(checkpoints, steps),
         ],
