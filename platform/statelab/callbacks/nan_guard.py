@@ -107,10 +107,10 @@ class NanGuard(L.Callback):
         # Each process has batches of its own; the first one that found something speaks.
         ranks = range(trainer.world_size)
         found = [trainer.strategy.broadcast(mine, src=rank) for rank in ranks]
-        rank = next((rank for rank in ranks if found[rank]), 0)
-        culprit, index = found[rank] or ("the sum of the gradients of its batches", 0)
-        if trainer.global_rank == rank:
-            torch.save({name: each.cpu() for name, each in batches[index].items()}, self.batch)
+        nothing = "the sum of the gradients of its batches", batches[0]
+        culprit, batch = next((each for each in found if each), nothing)
+        if trainer.is_global_zero:
+            torch.save({name: each.cpu() for name, each in batch.items()}, self.batch)
         trainer.save_checkpoint(self.weights)
         raise NonFiniteError(
             f"step {self._step}: {culprit} is infinite or no number, and nothing before it is. The "
@@ -120,9 +120,11 @@ class NanGuard(L.Callback):
         )
 
 
-def _search(model: LanguageModel, batches: list[dict[str, Tensor]]) -> tuple[str, int] | None:
-    """What is not finite first, and in which batch."""
-    for index, batch in enumerate(batches):
+def _search(
+    model: LanguageModel, batches: list[dict[str, Tensor]]
+) -> tuple[str, dict[str, Tensor]] | None:
+    """What is not finite first, and the batch that it is in."""
+    for batch in batches:
         if (found := first_nonfinite(model, batch)) is not None:
-            return found, index
+            return found, batch
     return None
