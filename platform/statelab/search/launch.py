@@ -31,6 +31,7 @@ class Outcome:
         total: How many trials were asked for.
         counts: Finished trials by how they ended: complete, pruned, fail.
         best: The best trial, or the Pareto front: number, values, run and what it set.
+        cells: All trials of a grid that are complete, likewise; empty for a search.
         failed: What failed, with its reason.
         messages: What workers said that gave up.
         files: What was written about the study.
@@ -41,6 +42,7 @@ class Outcome:
     total: int
     counts: dict[str, int]
     best: list[dict[str, Any]]
+    cells: list[dict[str, Any]]
     failed: list[dict[str, Any]]
     messages: list[str]
     files: list[Path]
@@ -138,15 +140,8 @@ def _outcome(plan: Plan, study: optuna.Study, messages: list[str], files: list[P
         run_id=study.user_attrs.get(PARENT),
         total=plan.total,
         counts={state: states.count(state) for state in sorted(set(states))},
-        best=[
-            {
-                "trial": each.number,
-                "values": dict(zip(plan.search.metric, each.values, strict=True)),
-                "run_id": each.user_attrs.get(RUN),
-                "sets": each.user_attrs.get(VALUES, {}),
-            }
-            for each in best
-        ],
+        best=[_told(plan, each) for each in best],
+        cells=[] if plan.cells is None else [_told(plan, each) for each in counted],
         failed=[
             {
                 "trial": each.number,
@@ -158,3 +153,12 @@ def _outcome(plan: Plan, study: optuna.Study, messages: list[str], files: list[P
         messages=messages,
         files=files,
     )
+
+
+def _told(plan: Plan, trial: FrozenTrial) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "values": dict(zip(plan.search.metric, trial.values, strict=True)),
+        "run_id": trial.user_attrs.get(RUN),
+        "sets": trial.user_attrs.get(VALUES, {}),
+    }

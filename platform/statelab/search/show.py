@@ -38,13 +38,13 @@ def watching(plan: Plan) -> Iterator[Callable[[list[FrozenTrial]], None]]:
 
 
 def print_outcome(outcome: Outcome, plan: Plan) -> None:
-    """Print the best trials, what failed and why, and what to type next."""
+    """Print the best trials or all cells, what failed and why, and what to type next."""
     from statelab.console import console, make_table, print_command
 
     rows = make_table(
         "trial", *plan.search.metric, "sets", "run", right=("trial", *plan.search.metric)
     )
-    for each in outcome.best:
+    for each in outcome.cells or outcome.best:
         sets = " ".join(f"{key}={_short(value)}" for key, value in each["sets"].items())
         run = (each["run_id"] or "")[:8]
         rows.add_row(str(each["trial"]), *map(_short, each["values"].values()), sets, run)
