@@ -177,7 +177,7 @@ def test_a_package_installs_into_a_fresh_environment_and_is_checked_and_trains(
     assert "fading" in json.loads(run("statelab", "rules", "--json"))["write"]
     # One pair and a few tests of the contract, which has the same checks: all take minutes.
     run("statelab", "check", "write=fading", "read=plain")
-    few = "loop or before_it or linear_in_the_stream"
+    few = "its_loop or before_it or linear_in_the_stream"
     assert "3 passed" in run("pytest", "-q", "-k", few, where=away / "fading")
     train = ("statelab", "train", "experiment=mqar", "write=fading", "read=plain", "smoke=true")
     assert json.loads(run(*train, "--json"))["status"] == "FINISHED"
