@@ -34,8 +34,11 @@ FREE = (
     "trainer.val_every",
     "trainer.val_batches",
     "trainer.checkpoint_every",
+    "trainer.nan_patience",
     "trainer.accelerator",
     "trainer.strategy",
+    "trainer.compile",
+    "trainer.activation_checkpointing",
     "tracking.uri",
     "tracking.figures",
 )
@@ -88,7 +91,12 @@ def load_resumable(overrides: Iterable[str]) -> Config:
     run_dir = given.get("run_dir", "runs")
     is_there = Path(run_dir).resolve() == run.folder.parents[1]
     overrides.append(f"run_dir={run_dir if is_there else run.folder.parents[1]}")
-    return load_config(None if "experiment" in given else to_dict(run.config()), overrides)
+    if "experiment" in given:
+        return load_config(None, overrides)
+    config = run.config()
+    # A small run is small already.
+    kept = [each for each in overrides if not (config.smoke and each == "smoke=true")]
+    return load_config(to_dict(config), kept)
 
 
 @contextmanager

@@ -16,11 +16,13 @@ import torch
 
 from statelab.__main__ import main
 from statelab.callbacks.checkpoints import AtomicCheckpointIO
+from statelab.config import Config
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
 from statelab.lock import locked
 from statelab.optim import learning_rate
-from statelab.resume import load_resumable
+from statelab.options import keys_of
+from statelab.resume import FREE, load_resumable
 from statelab.runs import StoredRun
 from statelab.train import train
 
@@ -382,6 +384,10 @@ def test_what_would_make_another_run_of_it_is_refused(broken, changed, message):
     with pytest.raises(ConfigError, match=f"run {broken.id} can't go on with .*{message}.*Free to"):
         go_on(broken, changed)
     assert sorted(broken.folder.rglob("*")) == before
+
+
+def test_what_is_free_to_change_are_keys():
+    assert set(FREE) <= {key.name for key in keys_of(Config)}
 
 
 def test_changes_are_kept_beside_what_the_run_began_with(begin):

@@ -17,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,43 +44,48 @@ def main() -> int:
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
     torch.set_num_threads(1)
     seed = time.time_ns()
-    print(f"seed {seed}, {folder}")
+    say(f"seed {seed}, {folder}")
     moments = random.Random(seed)
 
-    begin = time.monotonic()
-    finish(start(lambda: train(folder / "whole", [*RUN, f"run_dir={folder}/whole"])))
-    seconds = time.monotonic() - begin
+    finish(start(train, folder / "whole", [*RUN, f"run_dir={folder}/whole"]))
     (whole,) = folder.glob("whole/default/*/")
 
     arguments = [*RUN, f"run_dir={folder}/broken"]
     broken = None
     for kill in range(kills):
         in_a_save = kill == 1
-        process = start(lambda: train(folder / "broken", arguments, half_a_save=in_a_save))
+        process = start(train, folder / "broken", arguments, in_a_save)
         if in_a_save:
             os.waitpid(process, 0)
         else:
-            strike(process, folder, moments.uniform(0, seconds / (kills + 1)))
+            # A checkpoint is new after 7 steps, so that none is left of the steps too early.
+            strike(process, folder, moments.randrange(STEPS // (kills + 1) - 9), moments.random())
         (broken,) = folder.glob("broken/default/*/")
         step = torch.load(broken / "checkpoints/last.ckpt", weights_only=True)["global_step"]
-        print(f"killed{' in a save' if in_a_save else ''}; goes on from step {step}")
+        say(f"killed{' in a save' if in_a_save else ''}; goes on from step {step}")
         arguments = [f"resume={broken.name}", f"run_dir={folder}/broken"]
-    finish(start(lambda: train(folder / "broken", arguments)))
+    finish(start(train, folder / "broken", arguments))
 
     compare(whole, broken)
     compare_store(folder / "broken" / "mlflow.db", broken.name)
     compare_batches(folder)
     assert not list((broken / "checkpoints").glob(".*")), "a temporary file was left"
-    print(json.dumps({"kills": kills, "in_a_save": int(kills > 1), "steps": STEPS}))
+    say(json.dumps({"kills": kills, "in_a_save": int(kills > 1), "steps": STEPS}))
     return 0
 
 
-def start(work) -> int:
+def say(line: str) -> None:
+    """Print it now."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def start(work, *arguments) -> int:
     """Do it in a process of its own, and return its id; this one stays without threads."""
     process = os.fork()
     if process == 0:
         try:
-            work()
+            work(*arguments)
         except BaseException:
             import traceback
 
@@ -95,16 +101,28 @@ def finish(process: int) -> None:
     assert status == 0, f"a process ended with {status}"
 
 
-def strike(process: int, folder: Path, seconds: float) -> None:
-    """Kill it so many seconds after its first new checkpoint."""
+def strike(process: int, folder: Path, steps: int, part: float) -> None:
+    """Kill it so many steps, and about that part of one, after its first new checkpoint."""
     before = newest(folder)
-    while newest(folder) == before:
-        assert os.waitpid(process, os.WNOHANG) == (0, 0), "it ended before it could be killed"
-        time.sleep(0.001)
-    time.sleep(seconds)
+    wait(process, lambda: newest(folder) > before)
+    first = trained(folder)
+    wait(process, lambda: trained(folder) >= first + steps)
+    time.sleep(0.02 * part)
     os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, "it ended before it could be killed"
+
+
+def wait(process: int, reached: Callable[[], bool]) -> None:
+    """Look again and again."""
+    while not reached():
+        assert os.waitpid(process, os.WNOHANG) == (0, 0), "it ended before it could be killed"
+        time.sleep(0.001)
+
+
+def trained(folder: Path) -> int:
+    """How many steps all processes have begun."""
+    return (folder / "broken" / "batches").read_bytes().count(b"\n")
 
 
 def newest(folder: Path) -> int:
@@ -113,7 +131,7 @@ def newest(folder: Path) -> int:
     return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
-def train(folder: Path, arguments: list[str], *, half_a_save: bool = False) -> None:
+def train(folder: Path, arguments: list[str], half_a_save: bool = False) -> None:
     """Train; each batch is written down, and each step depends on draws of all kinds."""
     folder.mkdir(parents=True, exist_ok=True)
     batches = os.open(folder / "batches", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
