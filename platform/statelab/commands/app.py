@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from statelab.completion import complete
 from statelab.errors import ConfigError
 
 __all__ = ["Json", "Keys", "app", "as_keys", "examples", "refuse", "take"]
+
+_ORDER = (
+    *("rules", "keys", "show", "describe"),
+    *("train", "eval", "generate", "inspect"),
+    *("grid", "search"),
+    *("runs", "ui"),
+    *("check", "new", "bench"),
+)
 
 Keys = Annotated[
     list[str] | None,
@@ -23,8 +32,17 @@ def examples(*commands: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  statelab {each}" for each in commands)))
 
 
+class _InOrder(TyperGroup):
+    """Lists the commands as they are needed: look, run, run many, see, extend."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in that order."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
 app = typer.Typer(
     name="statelab",
+    cls=_InOrder,
     help="A laboratory for language models with a fixed-size memory. Arguments are key=value.",
     epilog=examples(
         "train experiment=mqar smoke=true", "keys", "train --help", "--install-completion"

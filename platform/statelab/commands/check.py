@@ -62,11 +62,11 @@ def _subjects(overrides: list[str]) -> list[Subject]:
     from statelab.testing.subject import Subject
 
     if given.keys() == {"write", "read"}:
-        pairs = [(given["write"], given["read"])]
-    else:
-        pairs = partners(**given)
+        subject = Subject(**given, overrides=tuple(options))
+        subject.config()
+        return [subject]
     found, refused = [], None
-    for write, read in pairs:
+    for write, read in partners(**given):
         subject = Subject(write=write, read=read, overrides=tuple(options))
         try:
             subject.config()

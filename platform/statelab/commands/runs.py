@@ -38,7 +38,9 @@ def runs(
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
-    """List runs, the newest first; remove some; or send what a store that was away lacks of them.
+    """List runs, the newest first; remove or sync some.
+
+    `runs sync` sends what a tracking store that was away lacks.
 
     Which ones: run, experiment, write, read, status, tags.NAME. How: sort=METRIC (-METRIC for the
     greatest first) and limit. Where: run_dir and tracking.uri.

@@ -24,7 +24,9 @@ __all__ = ["grid", "search"]
     )
 )
 def search(overrides: Keys = None, json: Json = False) -> None:
-    """Look for good values of keys with Optuna; the same command again goes on.
+    """Look for good values of keys with Optuna.
+
+    The same command again goes on, and so does one on another machine with the same storage.
 
     Keys: search=SPACE, n_trials, workers, search.* (see `statelab keys`), and those of train.
     """
@@ -40,7 +42,9 @@ def search(overrides: Keys = None, json: Json = False) -> None:
     )
 )
 def grid(overrides: Keys = None, json: Json = False) -> None:
-    """Train every combination of the values that keys are given; the same command again goes on.
+    """Train every combination of several values of keys.
+
+    The same command again goes on, and trains again what failed.
 
     Keys: those of train, of which some have several values, workers and search.*.
     """

@@ -22,7 +22,7 @@ __all__ = ["bench", "evaluate", "inspect", "train"]
     )
 )
 def train(overrides: Keys = None, json: Json = False) -> None:
-    """Train, validate and save, as one tracked run in one folder; or go on with a run.
+    """Train, validate and save, as one tracked run in one folder.
 
     resume=ID goes on with that run, resume=auto with the latest like this one, if there is one.
     checkpoint=previous goes back to the last checkpoint but one, where the last is damaged.
