@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 __all__ = [
     "LOST",
@@ -66,21 +66,18 @@ class RunStatus:
         """The status of a run's folder; a run that couldn't even write its start was killed."""
         file = folder / _STATUS
         try:
-            line = file.read_text(encoding="utf-8").partition("\n")[0]
+            line = file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
             written = file.stat().st_mtime_ns
         except OSError:
             return cls(name="KILLED")
         name, _, rest = line.partition(" ")
-        if name != "RUNNING":
-            return cls(name=name or "KILLED", reason=rest, written=written)
-        host, process, *birth = rest.split()
-        return cls(
-            name=name,
-            host=host,
-            process=int(process),
-            birth=birth[0] if birth else None,
-            written=written,
-        )
+        if name in get_args(Status):
+            return cls(name=name, reason=rest, written=written)
+        host, process, birth = (*rest.split(), "", "", "")[:3]
+        if not process.isdigit():
+            # A power cut may leave half a line.
+            return cls(name="KILLED", reason=LOST, written=written)
+        return cls(name=name, host=host, process=int(process), birth=birth or None, written=written)
 
     @property
     def tag(self) -> str | None:

@@ -130,6 +130,12 @@ def test_an_end_is_written_over_a_longer_line(leave):
     assert (folder / "status").read_text() == "FAILED two lines\n"
 
 
+@pytest.mark.parametrize("line", ["", "RUN", "RUNNING", "RUNNING here", "\0\0\0"])
+def test_half_a_line_is_that_of_a_lost_run(leave, line):
+    status = RunStatus.read(leave(line))
+    assert (status.name, status.tag) == ("KILLED", "lost")
+
+
 def test_an_untracked_run_is_running_until_it_ends(away, toy_config):
     run = LocalRun.start(toy_config())
     status = RunStatus.read(run.folder)

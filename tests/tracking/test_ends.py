@@ -148,7 +148,10 @@ def slurm(monkeypatch, tmp_path, run_dir):
     program.write_text(f"#!/bin/sh\ncat {run_dir}/*/*/status > {notes}\necho $@ >> {notes}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    # So that Lightning sees the job too; its own handler would end the run as finished.
+    ranks = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "mqar", **ranks}.items():
+        monkeypatch.setenv(name, value)
     return program, notes
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sqlite3
 
 import pytest
@@ -26,6 +27,14 @@ def test_a_server_that_is_away_at_the_start_is_refused_without_its_password(make
     assert "Connection refused. Choose another with tracking.uri=URI" in str(e.value)
     assert "secret" not in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def test_a_server_that_takes_calls_and_never_answers_is_refused(make_config, start, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(RunError, match=f"{uri} can't be used: .*timed out"):
+            start(make_config(uri=uri))
 
 
 def test_offline_a_run_is_recorded_in_run_dir_and_says_so(make_config, start, run_dir, caplog):
