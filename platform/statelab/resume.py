@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ FREE = (
     "tracking.uri",
     "tracking.figures",
 )
+
+#: The examples of one batch over all processes are the product of these.
+_BATCH = ("data.batch_size", "trainer.devices", "trainer.num_nodes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +141,10 @@ def _find(config: Config) -> StoredRun | None:
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         run = StoredRun(id=file.parent.name, folder=file.parent)
         try:
-            if _fixed(run.config()) == wanted:
+            values = flatten(run.values())
+            may_be = all(values.get(key, each) == each for key, each in wanted.items())
+            # Checking a configuration takes long, where there are thousands.
+            if may_be and _fixed(run.config()) == wanted:
                 return run
         except StatelabError:
             # A damaged folder, or one of another version, is no run like this one.
@@ -208,7 +215,9 @@ def _is_free(key: str) -> bool:
 
 
 def _fixed(config: Config) -> dict[str, Any]:
-    return {key: each for key, each in flatten(to_dict(config)).items() if not _is_free(key)}
+    """What can't change; how many processes share a batch can, as long as it is the same batch."""
+    values = {key: each for key, each in flatten(to_dict(config)).items() if not _is_free(key)}
+    return values | {" x ".join(_BATCH): math.prod(values.pop(key) for key in _BATCH)}
 
 
 def _changes(before: Config, now: Config) -> dict[str, Any]:

@@ -39,12 +39,21 @@ class StoredRun:
 
     def config(self) -> Config:
         """The configuration of its last part."""
+        return load_config(self.values())
+
+    def values(self) -> dict[str, Any]:
+        """The same as it stands in the file, nested; read in a fraction of the time.
+
+        Raises:
+            RunError: If the file is damaged.
+        """
         file = self.parts()[-1] / _CONFIG
+        # The parser in C, where there is one, is ten times faster.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            values: dict[str, Any] = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+            return dict(yaml.load(file.read_text(encoding="utf-8"), loader))
         except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
             raise RunError(f"run {self.id}: {file} can't be read.") from error
-        return load_config(values)
 
     def checkpoint(self, name: str) -> Path:
         """One of its checkpoints: "last", "previous" or "best".

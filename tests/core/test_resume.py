@@ -240,6 +240,23 @@ def test_the_number_of_workers_may_change(begin, whole, witness, workers):
     assert witness.saw_the_same_batches()
 
 
+def test_a_schedule_that_asks_lightning_for_its_length_costs_no_batch(
+    begin, whole, witness, monkeypatch
+):
+    configure = LanguageModel.configure_optimizers
+
+    def asking(model):
+        # Makes the loaders, before the position is loaded.
+        assert model.trainer.estimated_stepping_batches == 12
+        return configure(model)
+
+    monkeypatch.setattr(LanguageModel, "configure_optimizers", asking)
+    run = begin(signal_at=6)
+    go_on(run)
+    assert_same_runs(run.folder, whole())
+    assert witness.saw_the_same_batches()
+
+
 def test_a_run_goes_on_as_often_as_it_is_broken_off(begin, whole, witness):
     run = begin(crash_at=3)
     for at in (3, 5, 9):

@@ -15,8 +15,8 @@ __all__ = ["Randomness"]
 class Randomness(L.Callback):
     """Continues the generators of Python, NumPy and torch; stands before whatever may draw.
 
-    The data needs none of them. Every process takes the first one's: they begin alike and draw
-    alike.
+    The data needs none of them. Every process takes those of the first one and its device: they
+    begin alike and draw alike.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def _state() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": [kind, torch.from_numpy(np.asarray(words).copy()), *rest],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }
 
 
@@ -61,5 +61,5 @@ def _restore(state: dict[str, Any]) -> None:
     kind, words, *rest = state["numpy"]
     np.random.set_state((kind, words.numpy(), *rest))
     torch.set_rng_state(state["torch"].cpu())
-    for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(each.cpu(), device)
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
