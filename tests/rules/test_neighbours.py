@@ -178,23 +178,6 @@ def test_a_bound_of_the_decay_is_below_zero():
         KDAConfig(least_decay=0.0)
 
 
-@pytest.mark.parametrize(
-    ("write", "read"),
-    [*((write, "plain") for write in NAMES), ("mesanet", "mesa"), ("gated_kalmanet", "gka")],
-)
-def test_a_model_of_them_decodes_what_it_trains(toy_config, stirred, write, read):
-    model = stirred(toy_config(f"write={write}", f"read={read}"))
-    tokens = torch.randint(32, (2, 9))
-    whole, final = model(tokens)
-    first, state = model(tokens[:, :5])
-    parts = [first]
-    for t in range(5, 9):
-        step, state = model(tokens[:, t : t + 1], state)
-        parts.append(step)
-    assert_close(torch.cat(parts, 1), whole, rtol=1e-8, atol=1e-8)
-    assert_close(state, final, rtol=1e-8, atol=1e-8)
-
-
 def test_a_run_of_mesa_on_gla_is_refused_by_name(toy_config):
     with pytest.raises(RuleError, match=r"'mesa' can't read what 'gla' writes.*mesanet\+mesa"):
         toy_config("write=gla", "read=mesa")

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from statelab.rules import MixerDims, read_rules, write_rules
-
 SYMMETRIC = ("linear", "retnet", "mamba2", "mesanet", "gated_kalmanet")
 GATED = (*SYMMETRIC, "gla", "deltanet", "gated_deltanet", "kda")
 WRITES = (*GATED, "s4d")
@@ -15,9 +13,8 @@ READS = ("plain", "ccq", "interdomain")
 SOLVERS = ("mesa", "gka")
 PAIRS = [*product(WRITES, READS), *product(SYMMETRIC, SOLVERS)]
 
-# Pairs with the options that keep states of their own.
+# Options that keep states of their own; the pairs themselves are in test_contracts.py.
 VARIANTS = [
-    *((write, read, {}, {}) for write, read in PAIRS),
     *((write, "interdomain", {}, {"denominator": True}) for write in ("linear", "gla", "s4d")),
     *(("gla", read, {"feature_map": "hedgehog"}, {}) for read in READS),
     *(
@@ -29,7 +26,6 @@ VARIANTS = [
     ("s4d", "ccq", {}, {"order": 2, "center": False}),
     ("kda", "plain", {"least_decay": -5.0}, {}),
     ("gated_kalmanet", "gka", {"input_gate": False}, {}),
-    ("kv", "softmax", {}, {}),
     ("kv", "softmax", {}, {"window": 5}),
 ]
 
@@ -298,7 +294,6 @@ def test_without_a_query_map_ccq_on_s4d_is_the_plain_read_to_the_bit(make):
 @pytest.mark.parametrize(
     ("write", "read", "options"),
     [
-        *((write, read, {}) for write, read in PAIRS),
         ("kv", "softmax", {}),
         ("gated_deltanet", "ccq", {"statistics": "decayed", "order": 2}),
         ("gla", "ccq", {"statistics": "written"}),
@@ -315,15 +310,3 @@ def test_under_autocast_states_stay_single_precision(make, write, read, options)
     assert_close(o.float(), exact, rtol=0.05, atol=0.05 * exact.abs().max().item())
     wide = {torch.bfloat16} if write == "kv" else {torch.float32, torch.complex64}
     assert {each.dtype for name, each in state.items() if name != "position"} <= wide
-
-
-@pytest.mark.parametrize(("write", "read"), [*PAIRS, ("kv", "softmax")])
-def test_rules_are_built_and_initialised_on_the_meta_device(write, read):
-    writer, reader = write_rules.get(write), read_rules.get(read)
-    sizes = {"d_model": 8, "num_heads": 2, "key_dim": 4, "value_dim": 4}
-    dims = MixerDims(**sizes, layer=0, num_layers=1, init_std=0.02, read=reader.cls)
-    with torch.device("meta"):
-        rules = writer.cls(writer.config(), dims), reader.cls(reader.config(), dims)
-        for rule in rules:
-            rule.reset_parameters()
-            assert all(each.is_meta for each in rule.parameters())
