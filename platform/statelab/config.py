@@ -143,9 +143,11 @@ class TrainerConfig(Section):
         "32-true", "states are fp32 in all of them (fp64 in 64-true)"
     )
     accelerator: Literal["auto", "cpu", "gpu"] = option("auto", "where to run")
-    devices: int = option(1, "processes a node", at_least=1)
-    num_nodes: int = option(1, "nodes", at_least=1)
-    strategy: str = option("auto", "Lightning's strategy: auto, ddp")
+    devices: int = option(1, "processes a node, each with batches of its own", at_least=1)
+    num_nodes: int = option(1, "nodes; torchrun or srun starts the processes there", at_least=1)
+    strategy: Literal["auto", "ddp", "fsdp2"] = option(
+        "auto", "how processes share the work: each has all weights (ddp), or a part (fsdp2)"
+    )
     accumulate: int = option(1, "batches an optimizer step", at_least=1)
     val_every: int | None = option(
         None, "optimizer steps between validations; null is ten a run", at_least=1

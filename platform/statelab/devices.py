@@ -7,10 +7,10 @@ import shutil
 import sys
 
 import torch
-from lightning.pytorch.strategies import StrategyRegistry
 
 from statelab.config import TrainerConfig
-from statelab.errors import ConfigError, near_miss
+from statelab.errors import ConfigError
+from statelab.processes import Launch
 
 __all__ = ["check_compiler", "check_devices"]
 
@@ -38,11 +38,17 @@ def check_devices(trainer: TrainerConfig) -> None:
             f"trainer.devices={trainer.devices}: this machine has room for {most} {kind}. "
             f"Set trainer.devices={most} or less."
         )
-    strategies = ["auto", *StrategyRegistry.available_strategies()]
-    if trainer.strategy not in strategies:
+    launch, asked = Launch.find(), trainer.devices * trainer.num_nodes
+    if launch is None and trainer.num_nodes > 1:
         raise ConfigError(
-            f"trainer.strategy={trainer.strategy} is unknown to Lightning."
-            f"{near_miss(trainer.strategy, strategies)} It has: {', '.join(sorted(strategies))}."
+            f"trainer.num_nodes={trainer.num_nodes}: nothing starts processes on other machines. "
+            "Start statelab with torchrun or srun, or set trainer.num_nodes=1."
+        )
+    if launch is not None and launch.world != asked:
+        raise ConfigError(
+            f"{launch.launcher} has started {launch.world} processes, and trainer.devices="
+            f"{trainer.devices} on trainer.num_nodes={trainer.num_nodes} are {asked}. Make them "
+            "equal."
         )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "DataError",
     "NonFiniteError",
     "PluginError",
+    "ProcessError",
     "RuleError",
     "RunError",
     "StatelabError",
@@ -40,6 +41,12 @@ class DataError(StatelabError, ValueError):
 
 class NonFiniteError(StatelabError, ArithmeticError):
     """A loss, gradient or weight in training that is infinite, or no number."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class ProcessError(StatelabError, RuntimeError):
+    """A process of a run that has ended before the others."""
 
     exit_status: ClassVar[int] = 1
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from statelab.checkpoint_file import UNREADABLE
+from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_devices
 from statelab.errors import ConfigError, RunError, StatelabError
@@ -35,8 +37,10 @@ def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[st
             raise ConfigError(f"eval can change data.* and trainer.* only, got {each}.")
     quiet_lightning()
     file = run.checkpoint(checkpoint)
-    config = load_config(to_dict(run.config()), overrides)
+    config = load_config(_alone(run.config()), overrides)
     check_devices(config.trainer)
+    if config.trainer.devices * config.trainer.num_nodes > 1:
+        raise ConfigError("eval works in one process. Leave trainer.devices and num_nodes out.")
     model = load_checkpoint(file)
     trainer = make_trainer(config, logger=False, enable_progress_bar=False)
     trainer.validate(model, datamodule=build_data(config), verbose=False)
@@ -48,6 +52,14 @@ def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[st
         best_checkpoint=None,
         metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
     )
+
+
+def _alone(config: Config) -> dict[str, Any]:
+    """A run's configuration, for one process that evaluates what all of them did."""
+    trainer = config.trainer
+    batches = trainer.val_batches and trainer.val_batches * trainer.devices * trainer.num_nodes
+    alone = replace(trainer, devices=1, num_nodes=1, strategy="auto", val_batches=batches)
+    return to_dict(replace(config, trainer=alone))
 
 
 def load_checkpoint(file: Path) -> LanguageModel:

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from statelab.build import build_model
 from statelab.config import Config
@@ -17,6 +18,7 @@ from statelab.generation import GenerationMixin
 from statelab.loading import load_config, to_dict
 from statelab.metrics import IGNORED, LanguageMetrics, token_loss
 from statelab.optim import make_optimizer, total_steps
+from statelab.strategies import shard
 
 __all__ = ["LanguageModel"]
 
@@ -45,9 +47,11 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         self._losses: list[Tensor] = []
 
     def configure_model(self) -> None:
-        """Build the decoder; does nothing if it is there."""
+        """Build the decoder, and shard it if the trainer does; does nothing if it is there."""
         if self.model is None:
             self.model = build_model(self.config)
+            if self.device_mesh is not None:
+                shard(self.model, self.device_mesh["data_parallel"])
 
     @property
     def decoder(self) -> Decoder:
@@ -94,10 +98,16 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         return token_loss(*self._predictions(batch))
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        """The mean loss of a batch; what is logged is the mean over the batches of a step."""
-        loss = self.loss(batch)
+        """This process's part of the mean loss over the batches of all processes.
+
+        The parts' mean is that loss, as the mean of their gradients is its gradient: it is what one
+        process with all the examples would have. Logged is the mean over the batches of a step.
+        """
+        logits, labels = self._predictions(batch)
+        loss = token_loss(logits, labels) * self._share(labels)
         self._losses.append(loss.detach())
-        self.log("train/loss", torch.stack(self._losses).mean(), prog_bar=True, logger=False)
+        mean = torch.stack(self._losses).mean()
+        self.log("train/loss", mean, prog_bar=True, logger=False, sync_dist=True)
         return loss
 
     def configure_gradient_clipping(
@@ -113,6 +123,8 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.config.optim.grad_clip or float("inf")
         )
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         self.log("grad_norm", norm, logger=False)
         finite = bool(torch.stack([norm, *self._losses]).isfinite().all())
         self._losses.clear()
@@ -156,7 +168,17 @@ class LanguageModel(GenerationMixin, L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the whole split."""
         assert self.metrics is not None
-        self.log_dict(self.metrics.compute(), logger=False)
+        # They are those of all processes already, which Lightning can't know.
+        self.log_dict(self.metrics.compute(), logger=False, sync_dist=True)
+
+    def _share(self, labels: Tensor) -> Tensor | float:
+        """How often this process's mean counts, so that the mean over processes is that of all."""
+        world = self.trainer.world_size
+        if world == 1:
+            return 1.0
+        count = torch.tensor(len(labels), device=labels.device)
+        total = self.trainer.strategy.reduce(count.clone(), reduce_op="sum")
+        return world * count / total.clamp(min=1)
 
     def _predictions(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits [n, vocab_size] and labels [n] of the n positions that have a label.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +17,15 @@ from statelab.registries import trackers
 from statelab.status import Status, write_end, write_start
 
 if TYPE_CHECKING:
-    from lightning import Callback
     from lightning.pytorch.loggers import Logger
+    from torch import Tensor
 
     from statelab.config import Config
     from statelab.records import RunQuery, RunRecord
 
 __all__ = [
     "METRICS",
+    "Followed",
     "LocalRun",
     "Run",
     "Status",
@@ -72,7 +73,8 @@ class StudyTrial:
         parent: The id of the study's own run; None if that is not tracked.
         name: What sets the run apart from the other trials.
         started: Called with the run's id.
-        callbacks: What takes part in its training.
+        prune: Called with the metrics of each validation and the optimizer steps done; whether the
+            run is to stop. None never stops it.
     """
 
     study: str
@@ -80,7 +82,7 @@ class StudyTrial:
     parent: str | None
     name: str
     started: Callable[[str], None]
-    callbacks: Sequence[Callback]
+    prune: Callable[[Mapping[str, Tensor], int], bool] | None
 
 
 class Run(ABC):
@@ -261,6 +263,24 @@ class LocalRun(Run):
     def finish(self, status: Status, reason: str | None = None) -> None:
         """Write the end beside the metrics."""
         write_end(self.folder, status, reason)
+
+
+@dataclass(frozen=True)
+class Followed(Run):
+    """A run as its further processes see it: the first one records it."""
+
+    id: str
+    folder: Path
+
+    @property
+    def logger(self) -> None:
+        """None."""
+
+    def log_artifact(self, file: Path, folder: str | None = None) -> None:
+        """The first process does."""
+
+    def finish(self, status: Status, reason: str | None = None) -> None:
+        """The first process does."""
 
 
 def make_folder(folder: Path, given: str, key: str = "run_dir") -> None:

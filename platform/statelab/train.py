@@ -6,14 +6,17 @@ import errno
 import logging
 import signal
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.seed import seed_everything
+from torch import Tensor
 
 from statelab.callbacks.catch_up import CatchUp
 from statelab.callbacks.checkpoints import AtomicCheckpointIO, Checkpoints
@@ -23,9 +26,11 @@ from statelab.callbacks.history import History
 from statelab.callbacks.nan_guard import NanGuard
 from statelab.callbacks.position import Position
 from statelab.callbacks.progress import ProgressBar
+from statelab.callbacks.pruning import Pruning
 from statelab.callbacks.randomness import Randomness
 from statelab.callbacks.schedule import Schedule
 from statelab.callbacks.stop import GracefulStop
+from statelab.checkpoint_file import steps_done
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_compiler, check_devices
@@ -36,15 +41,17 @@ from statelab.lost import mark_all_lost
 from statelab.metric_history import last_metrics
 from statelab.opening import describe, open_run, pair_name
 from statelab.optim import total_steps
+from statelab.processes import Launch, followed
 from statelab.resume import Resumption, resume_command, resuming
 from statelab.runs import StoredRun
 from statelab.signals import Pruned, Stopped, unwinding
 from statelab.sizes import Sizes, measure
 from statelab.slurm import REQUEUE, requeue
 from statelab.status import PRUNED, REQUEUED, Status, beating
-from statelab.tracking import Run, StudyTrial
+from statelab.strategies import make_strategy
+from statelab.tracking import Followed, Run, StudyTrial
 
-__all__ = ["Result", "pair_name", "train"]
+__all__ = ["Result", "follow", "pair_name", "train"]
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +114,19 @@ def train(
         checkpoint: Where a run goes on from that `config.resume` names: "last", "previous", "best".
         trial: The run's place in a study.
 
+    Returns:
+        How the run ended; one result for all its processes.
+
     Raises:
         StatelabError: Before the run starts, on something the user can mend.
         Exception: What stopped the training; the run is recorded as FAILED then.
         Pruned: If the study stops it; the run is recorded as KILLED then.
     """
     quiet_lightning()
+    launch = Launch.find()
+    if launch is not None and launch.rank > 0:
+        check_devices(config.trainer)
+        return follow(*launch.meet(Path(config.run_dir)))
     mark_all_lost(Path(config.run_dir))
     with resuming(config, checkpoint) as resumption:
         if resumption is not None and resumption.is_finished:
@@ -127,15 +141,37 @@ def train(
             return _run(config, data, sizes, resumption, trial, progress)
 
 
+def follow(
+    folder: Path, checkpoint: Path | None, ready: Callable[[], object] = lambda: None
+) -> Result:
+    """Train as a further process of a run, of which the first one records everything.
+
+    Args:
+        folder: The run's.
+        checkpoint: Where all processes go on from; None is the beginning.
+        ready: Called when nothing is left to prepare.
+    """
+    quiet_lightning()
+    run = Followed(folder.name, folder)
+    config = StoredRun(id=run.id, folder=folder).config()
+    data, sizes = build_data(config), measure(config)
+    seed_everything(config.seed, workers=True, verbose=False)
+    ready()
+    return _fit(config, data, run, sizes, checkpoint, progress=False)
+
+
 def quiet_lightning() -> None:
     """Drop Lightning's hints on loaders and devices: each says what this code has decided."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for part in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(part).setLevel(logging.WARNING)
     for message in (
         "The '.*_dataloader' does not have many workers",
         "You are using a CUDA device",
         "The number of training batches .* is smaller than the logging interval",
         # A loss that is no number is the run's to judge, not a metric's.
         "Encountered `nan` values in tensor",
+        # The first of several processes may have no example of a slice.
+        "The ``compute`` method of metric MulticlassAccuracy was called before the ``update``",
         # Lightning 2.6 asks torch 2.13 in a way that torch has deprecated.
         ".*isinstance.treespec, LeafSpec.",
     ):
@@ -153,15 +189,22 @@ def make_trainer(config: Config, **options: Any) -> L.Trainer:
         name: getattr(trainer, name)
         for name in ("accelerator", "devices", "num_nodes", "strategy", "precision")
     }
+    strategy = make_strategy(trainer)
+    plugins: list[Any] = [AtomicCheckpointIO()]
+    if strategy != "auto" and Launch.find() is None:
+        # Also inside of a job of SLURM's, whose ranks are not ours.
+        plugins.append(LightningEnvironment())
     try:
         return L.Trainer(
-            plugins=[AtomicCheckpointIO()],
+            plugins=plugins,
             use_distributed_sampler=False,
             enable_checkpointing=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
             limit_val_batches=trainer.val_batches or 1.0,
-            **place,
+            # FSDP2 keeps the weights that it gathers, and training needs them next.
+            inference_mode=trainer.strategy != "fsdp2",
+            **{**place, "strategy": strategy},
             **options,
         )
     except (MisconfigurationException, ValueError) as error:
@@ -186,7 +229,17 @@ def _run(
             if trial is not None:
                 trial.started(run.id)
             describe(config, run, resumption)
-            result = _fit(config, data, run, sizes, resumption, trial, progress)
+            checkpoint = resumption.checkpoint if resumption else None
+            with followed(config, run.folder, checkpoint):
+                result = _fit(
+                    config,
+                    data,
+                    run,
+                    sizes,
+                    checkpoint,
+                    prune=trial.prune if trial else None,
+                    progress=progress,
+                )
         except Pruned as pruned:
             run.finish("KILLED", f"{PRUNED}: {pruned}")
             raise
@@ -254,10 +307,12 @@ def _fit(
     data: L.LightningDataModule,
     run: Run,
     sizes: Sizes,
-    resumption: Resumption | None,
-    trial: StudyTrial | None,
+    checkpoint: Path | None,
+    *,
+    prune: Callable[[Mapping[str, Tensor], int], bool] | None = None,
     progress: bool,
 ) -> Result:
+    """Train in this process, beside others perhaps; all of them do the same."""
     steps, accumulate = total_steps(config), config.trainer.accumulate
     val_every = min(config.trainer.val_every or max(1, steps // 10), steps)
     processes = config.trainer.devices * config.trainer.num_nodes
@@ -272,7 +327,7 @@ def _fit(
     optional: list[L.Callback] = [ProgressBar(pair_name(config), history)] if progress else []
     if config.tracking.figures:
         optional.append(Figures(run, config, pair_name(config), diagnostics))
-    done = resumption.step if resumption else 0
+    done = steps_done(checkpoint) if checkpoint else 0
     trainer = make_trainer(
         config,
         # Where all steps are done, Lightning would not even begin, and so not end either.
@@ -290,7 +345,7 @@ def _fit(
             diagnostics,
             checkpoints,
             GracefulStop(checkpoints),
-            *(trial.callbacks if trial else ()),
+            Pruning(prune),
             *optional,
             CatchUp(checkpoints, steps),
         ],
@@ -303,12 +358,12 @@ def _fit(
         trainer.fit(
             LanguageModel(config),
             datamodule=data,
-            ckpt_path=resumption.checkpoint if resumption else None,
+            ckpt_path=checkpoint,
             weights_only=True,
         )
     except Stopped as stopped:
         received = stopped.received
-    metrics = last_metrics(run.folder) if resumption else {}
+    metrics = last_metrics(run.folder) if checkpoint else {}
     metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     if history.tokens_per_second:
         metrics["perf/tokens_per_second"] = history.tokens_per_second

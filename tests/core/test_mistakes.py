@@ -141,7 +141,11 @@ MISTAKES = {
     ),
     "strategy": (
         (*TRAIN, "trainer.strategy=dpp"),
-        "trainer.strategy=dpp is unknown to Lightning. Did you mean 'ddp'?",
+        "trainer.strategy must be auto | ddp | fsdp2, got 'dpp'.",
+    ),
+    "nodes without a launcher": (
+        (*TRAIN, "trainer.accelerator=cpu", "trainer.num_nodes=2"),
+        "trainer.num_nodes=2: nothing starts processes on other machines. Start statelab with",
     ),
     "no folder of runs": (
         (*TRAIN, "run_dir="),

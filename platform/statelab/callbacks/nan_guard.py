@@ -13,6 +13,7 @@ from torch import Tensor
 from statelab.errors import NonFiniteError
 from statelab.language_model import LanguageModel
 from statelab.nonfinite import first_nonfinite
+from statelab.strategies import gathered
 
 __all__ = ["NanGuard"]
 
@@ -102,7 +103,7 @@ class NanGuard(L.Callback):
     def _stop(
         self, trainer: L.Trainer, model: LanguageModel, batches: list[dict[str, Tensor]]
     ) -> None:
-        with trainer.precision_plugin.forward_context():
+        with trainer.precision_plugin.forward_context(), gathered(model):
             mine = _search(model, batches)
         # Each process has batches of its own; the first one that found something speaks.
         ranks = range(trainer.world_size)

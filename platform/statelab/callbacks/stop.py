@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 import lightning as L
+import torch
 
 from statelab.callbacks.checkpoints import Checkpoints
 from statelab.signals import Stopped, handling
@@ -60,10 +60,12 @@ class GracefulStop(L.Callback):
         self._handling.close()
 
     def _stop(self, trainer: L.Trainer, at_step: bool) -> None:
-        stop = trainer.strategy.reduce_boolean_decision(self.received is not None, all=False)
-        if stop and at_step:
+        # A signal comes to one process or to all, at one step or at the next.
+        number = torch.tensor(self.received or 0, device=trainer.strategy.root_device)
+        received = int(trainer.strategy.reduce(number, reduce_op="max"))
+        if received and at_step:
             self.checkpoints.save_last(trainer)
-            raise Stopped(self.received or signal.SIGTERM)
+            raise Stopped(received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
@@ -35,9 +36,13 @@ def train(overrides: Keys = None, json: Json = False) -> None:
     if "checkpoint" in given and config.resume is None:
         refuse(f"checkpoint={given['checkpoint']} needs a run to go on with: resume=ID.")
     from statelab import train as training
+    from statelab.processes import is_first
 
+    if not is_first():
+        logging.getLogger().setLevel(logging.WARNING)
     result = training.train(config, checkpoint=given.get("checkpoint", "last"))
-    print_json(result.to_json()) if json else print_result(result, config)
+    if is_first():
+        print_json(result.to_json()) if json else print_result(result, config)
     raise typer.Exit(result.exit_status)
 
 

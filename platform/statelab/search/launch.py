@@ -11,8 +11,9 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from statelab.children import end_with_parent
 from statelab.search.objective import RUN, VALUES, Objective
-from statelab.search.pool import NUMBER, Pool, end_with_parent
+from statelab.search.pool import NUMBER, Pool
 from statelab.search.record import end_run, open_record
 from statelab.search.study import PARENT, Plan, open_study
 from statelab.search.tickets import CELL, REASON, finished, queue_cells, queue_trials

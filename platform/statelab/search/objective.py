@@ -13,7 +13,7 @@ from optuna import Trial, TrialPruned
 
 from statelab.errors import ConfigError, near_miss
 from statelab.loading import load_config, to_dict
-from statelab.search.pruning import Pruning
+from statelab.search.pruning import Pruner
 from statelab.search.tickets import CELL, INTERRUPTED, REASON, SKIPPED, WORKER, requeue
 from statelab.signals import Pruned
 from statelab.sizes import Sizes, measure
@@ -121,7 +121,7 @@ class Objective:
                 parent=self.parent,
                 name=_name(trial.user_attrs[VALUES]),
                 started=lambda run_id: trial.set_user_attr(RUN, run_id),
-                callbacks=[Pruning(trial, self.metrics[0])] if self.prunes else [],
+                prune=Pruner(trial, self.metrics[0]) if self.prunes else None,
             ),
         )
         if result.received is not None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["NUMBER", "Pool", "end_with_parent"]
+from statelab.children import last_words, start_child
+
+__all__ = ["NUMBER", "Pool"]
 
 #: The environment variable that tells a worker its number.
 NUMBER = "STATELAB_WORKER"
@@ -24,8 +23,7 @@ _POLL_SECONDS = 0.5
 class Pool:
     """Runs one command in several processes until each has ended well.
 
-    A process that dies is started again, a few times; one that refuses its task ends all. They
-    end with this process, however it ends, since each watches a pipe that this one holds.
+    A process that dies is started again, a few times; one that refuses its task ends all.
 
     Args:
         arguments: Of `statelab`.
@@ -65,16 +63,9 @@ class Pool:
 
     def _start(self, number: int) -> None:
         self._started[number] = self._started.get(number, 0) + 1
-        with self._log(number).open("ab") as log:
-            self._processes[number] = subprocess.Popen(
-                [sys.executable, "-m", "statelab", *self.arguments],
-                env={**os.environ, NUMBER: str(number)},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                # A terminal's Ctrl-C reaches this process, which asks them to stop.
-                start_new_session=True,
-            )
+        self._processes[number] = start_child(
+            ["statelab", *self.arguments], self._log(number), {NUMBER: str(number)}
+        )
 
     def _collect(self) -> list[str]:
         """Take note of those that have ended; what to say of the failed ones."""
@@ -89,7 +80,7 @@ class Pool:
             if status != 2 and self._started[number] < self.lives:
                 self._start(number)
                 continue
-            failures.append(f"worker {number}: {_last_line(self._log(number))}")
+            failures.append(f"worker {number}: {last_words(status, self._log(number))}")
             if status == 2:
                 self._end()
         return failures
@@ -103,19 +94,3 @@ class Pool:
 
     def _log(self, number: int) -> Path:
         return self.logs / f"worker_{number}.log"
-
-
-def end_with_parent() -> None:
-    """Stop this process as SIGTERM does when the one that started it is gone."""
-
-    def wait() -> None:
-        # Not by way of sys.stdin, whose lock Python wants at exit.
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="statelab-parent", daemon=True).start()
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"{lines[-1]} ({log})" if lines else f"ended without a word ({log})"

@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
-import lightning as L
 from optuna import Trial
 from optuna.exceptions import StorageInternalError
+from torch import Tensor
 
 from statelab.errors import ConfigError, near_miss
-from statelab.signals import Pruned
 
-__all__ = ["Pruning"]
+__all__ = ["Pruner"]
 
 
-class Pruning(L.Callback):
-    """Reports a metric after each validation, by optimizer steps done, and stops a bad trial.
+@dataclass(frozen=True)
+class Pruner:
+    """Reports a metric after each validation, by optimizer steps done, and asks the study.
 
-    The first process has the trial; all of them stop at the same step.
-
-    Args:
-        trial: Is asked on the first process.
+    Attributes:
+        trial: The trial.
         metric: What is reported.
     """
 
-    def __init__(self, trial: Trial, metric: str) -> None:
-        self.trial = trial
-        self.metric = metric
+    trial: Trial
+    metric: str
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Report, and ask.
+    def __call__(self, metrics: Mapping[str, Tensor], step: int) -> bool:
+        """Whether the trial is to stop; without an answer of the database it goes on.
 
         Raises:
-            Pruned: On every process, if the trial is to be stopped.
             ConfigError: If no validation gives the metric.
         """
-        known = trainer.callback_metrics
-        if self.metric not in known:
+        if self.metric not in metrics:
             raise ConfigError(
                 f"search.metric={self.metric}: no validation gives it."
-                f"{near_miss(self.metric, known)} There are: {', '.join(sorted(known))}."
+                f"{near_miss(self.metric, metrics)} There are: {', '.join(sorted(metrics))}."
             )
-        stop = False
-        if trainer.is_global_zero:
-            self.trial.report(float(known[self.metric]), step=trainer.global_step)
-            # Without an answer of the database the trial goes on.
-            with suppress(StorageInternalError):
-                stop = self.trial.should_prune()
-        if trainer.strategy.broadcast(stop, src=0):
-            raise Pruned(trainer.global_step)
+        self.trial.report(float(metrics[self.metric]), step=step)
+        with suppress(StorageInternalError):
+            return self.trial.should_prune()
+        return False
