@@ -41,11 +41,13 @@ def _known() -> dict[str, list[str]]:
         key: [] if re.search(r"\b(int|float|str)\b", each) or each[0] in "[{" else each.split(" | ")
         for key, each in types.items()
     }
+    runs = [file.parent.name for file in Path("runs").glob("*/*/config.yaml")]
     names = {
         "write": write_rules.names(),
         "read": read_rules.names(),
         "data.name": data_modules.names(),
         "experiment": experiment_names(),
-        "run": [file.parent.name for file in Path("runs").glob("*/*/config.yaml")],
+        "run": runs,
+        "resume": ["auto", *runs],
     }
     return words | names
