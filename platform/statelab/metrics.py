@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric, SumMetric
+from torchmetrics import Metric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.text import Perplexity
 
@@ -36,12 +36,13 @@ class LanguageMetrics(nn.Module):
         super().__init__()
         self.text = text
         self.slices = tuple(slices)
-        # A value that is no number is part of the mean: left out, it would make the mean look good.
-        self.loss = MeanMetric(nan_strategy="disable")
+        # A value that is no number is part of the sum: left out, it would make the mean look good.
+        # (MeanMetric would then leave the weights out, too.)
+        self.nats = SumMetric(nan_strategy="disable")
+        self.num_labels = SumMetric(nan_strategy="disable")
+        self.num_bytes = SumMetric(nan_strategy="disable")
         self.perplexity = Perplexity()
         self.accuracy = _accuracy(vocab_size)
-        self.num_bytes = SumMetric(nan_strategy="disable")
-        self.nats = SumMetric(nan_strategy="disable")
         self.slice_accuracy = nn.ModuleList(_accuracy(vocab_size) for _ in self.slices)
 
     def update(
@@ -59,12 +60,12 @@ class LanguageMetrics(nn.Module):
         if count == 0:
             return
         loss = token_loss(logits, labels)
-        self.loss.update(loss, count)
+        self.nats.update(loss.double() * count)
+        self.num_labels.update(count)
         self.perplexity.update(logits[None], labels[None])
         guess = logits.argmax(-1)
         self.accuracy.update(guess, labels)
         if num_bytes is not None:
-            self.nats.update(loss.double() * count)
             self.num_bytes.update(num_bytes)
         if slices is not None:
             for index, metric in enumerate(self.slice_accuracy):
@@ -76,7 +77,7 @@ class LanguageMetrics(nn.Module):
     def compute(self) -> dict[str, Tensor]:
         """All metrics by name, then begin anew."""
         metrics = {
-            "val/loss": self.loss.compute(),
+            "val/loss": self.nats.compute() / self.num_labels.compute(),
             "val/ppl": self.perplexity.compute(),
             "val/accuracy": self.accuracy.compute(),
         }
