@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import re
+import sqlite3
 import tempfile
 import textwrap
 import warnings
@@ -36,6 +37,9 @@ __all__ = [
     "recorded_uri",
     "store_uri",
 ]
+
+# Whose words are worth more than those of who handed them on.
+_SYSTEM = (OSError, sqlite3.Error)
 
 # MLflow's own defaults wait minutes for a server that is away, log each migration, print to
 # stdout, where `--json` prints, and report what users do. What the user has set stays. MLflow
@@ -161,7 +165,7 @@ def one_line(error: BaseException) -> str:
     causes = [error]
     while (before := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(before)
-    said = next((each for each in reversed(causes) if isinstance(each, OSError)), error)
+    said = next((each for each in reversed(causes) if isinstance(each, _SYSTEM)), error)
     line = (str(said).strip() or type(said).__name__).splitlines()[0]
     text = textwrap.shorten(line, 240, placeholder=" ...")
     return public(text if text.endswith(".") else f"{text}.")
