@@ -13,8 +13,8 @@ import torch
 
 from statelab import children
 from statelab.devices import check_devices
-from statelab.errors import ConfigError, ProcessError, RunError
-from statelab.evaluate import evaluate
+from statelab.errors import ConfigError, NonFiniteError, ProcessError, RunError
+from statelab.evaluate import evaluate, load_checkpoint
 from statelab.language_model import LanguageModel
 from statelab.processes import Launch
 from statelab.registries import write_rules
@@ -63,6 +63,7 @@ def at_step(monkeypatch):
 def test_a_run_shared_by_any_number_of_processes_equals_that_of_one(toy_config, run_dir, started):
     # 19 examples: the last batch of an epoch is short. One of validation: a process has none.
     sizes = ("data.num_train=19", "data.num_val=1", "trainer.accumulate=2")
+    sizes += ("model.tie_embeddings=true", "read=ccq")
     options = (*sizes, "optim.schedule=constant", "optim.lr=0.01", "trainer.val_every=2")
 
     def config(steps, *overrides):
@@ -112,6 +113,28 @@ def test_a_signal_to_the_first_process_stops_all_at_one_step(toy_config, run_dir
     assert torch.load(result.checkpoint, weights_only=True)["global_step"] == 3
     assert [each.returncode for each in started] == [0]
     assert "LOCAL_RANK" not in os.environ
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_stops_all_whoever_searches_longer(
+    toy_config, run_dir, monkeypatch
+):
+    step = LanguageModel.training_step
+
+    def poisoned(model, batch, batch_idx):
+        loss = step(model, batch, batch_idx)
+        return loss * torch.nan if model.global_step == 2 else loss
+
+    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
+    # The other process runs its batches again, alone, with weights that are in pieces otherwise.
+    monkeypatch.setattr(
+        "statelab.callbacks.nan_guard._search", lambda model, batches: ("the loss", batches[0])
+    )
+    options = ("trainer.strategy=fsdp2", "trainer.accumulate=2")
+    with pytest.raises(NonFiniteError, match=r"^step 3: the loss is infinite or no number"):
+        train(toy_config(f"run_dir={run_dir}", *LONG, *TWO, *options), progress=False)
+    (file,) = run_dir.glob("default/*/checkpoints/nan.ckpt")
+    assert load_checkpoint(file).model is not None
 
 
 @pytest.mark.slow
