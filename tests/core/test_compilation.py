@@ -196,6 +196,9 @@ def test_only_training_is_compiled(build, compiler):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(  # torch 2.13's compiler, of torch's own
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)
 @pytest.mark.parametrize(("write", "read"), [("gla", "ccq"), ("s4d", "interdomain")])
 def test_a_compiled_run_is_one_like_any_other(toy_config, compiler, tmp_path, write, read):
     given = (
