@@ -213,13 +213,145 @@ class DrawsAnew(Sound):
 
 
 class BreaksOff(Sound):
-    """The rule raises in bf16."""
+    """The rule raises in bf16, and under autocast."""
 
     def memory(self, k, v, g, weight):
-        if v.dtype == torch.bfloat16:
+        if v.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
             raise NotImplementedError("no bf16\nhere")
         return super().memory(k, v, g, weight)
 
 
+class SaysLess(Sound):
+    """More is kept where there are numbers than where only shapes are asked for."""
+
+    class Memory(GatedMemory):
+        def recall_stream(self, written, c):
+            if not c.is_meta:
+                self.run(_last, written.stream, slot="last")
+            return super().recall_stream(written, c)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
+def _last(x, *, initial_state=None, cu_seqlens=None, backend="auto"):
+    return x, x[:, -1]
+
+
+class OpensItsGate(Sound):
+    """A gate that some inputs drive above 0 makes the memory grow with every token."""
+
+    def forward(self, x, k, v):
+        g = self.weight_proj(x).to(compute_dtype(k)) + self.log_rate
+        return self.memory(k, v, g, torch.ones_like(g))
+
+
+class RoundsInside(Sound):
+    """A weight in single precision passes through bf16."""
+
+    def memory(self, k, v, g, weight):
+        single = weight.dtype == torch.float32
+        return super().memory(k, v, g, weight.bfloat16().float() if single else weight)
+
+
+class WantsEvenKeys(Sound):
+    """Keys of an odd size are refused."""
+
+    def memory(self, k, v, g, weight):
+        return super().memory(k.unflatten(-1, (-1, 2)).flatten(-2), v, g, weight)
+
+
+class ChoosesByLength(Sound):
+    """Short inputs take another form of the kernel."""
+
+    class Memory(GatedMemory):
+        def run(self, op, *streams, slot, **options):
+            def choose(*args, backend, **given):
+                short = args[0].shape[1] <= 64
+                return op(*args, backend="reference" if short else backend, **given)
+
+            return super().run(choose, *streams, slot=slot, **options)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
+class HasAnotherLoop(Sound):
+    """The loop is of another rule than the form that runs."""
+
+    class Memory(GatedMemory):
+        def run(self, op, *streams, slot, **options):
+            def other(q, *args, backend, **given):
+                out, final = op(q, *args, backend=backend, **given)
+                return (1.001 * out if backend == "reference" else out), final
+
+            return super().run(other, *streams, slot=slot, **options)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
+class IsOtherwiseCompiled(Sound):
+    """What the compiler traces is something else."""
+
+    def memory(self, k, v, g, weight):
+        return super().memory(k, v, g, 2 * weight if torch.compiler.is_compiling() else weight)
+
+
+class DividesByItsSum(Sound):
+    """Keys are divided by what is left after their likes are taken away: 0 if all are alike."""
+
+    def memory(self, k, v, g, weight):
+        return super().memory(k / (k - k.roll(1, 1)).abs().amax(-1, keepdim=True), v, g, weight)
+
+
+class ProjectsTwofold(Sound):
+    """project reads 2 S."""
+
+    class Memory(GatedMemory):
+        def project_stream(self, written, y):
+            return 2 * super().project_stream(written, y)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
+class HasOneSlot(Sound):
+    """All streams leave their state in one slot."""
+
+    class Memory(GatedMemory):
+        def run(self, op, *streams, slot, **options):
+            return super().run(op, *streams, slot="values", **options)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
+class HasOneSize(Sound):
+    """A stream is recalled at the size of the values, whatever its own."""
+
+    class Memory(GatedMemory):
+        def recall_stream(self, written, c):
+            return super().recall_stream(written, c).expand_as(self.values)
+
+    def memory(self, k, v, g, weight):
+        return self.Memory(k, v, g=g, weight=weight)
+
+
 for _rule in (Sound, *Sound.__subclasses__()):
     write_rules.register(_rule.__name__, config=NoOptions)(_rule)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubling(Section):
+    """An option that is changed on its way in, and so once more when it is read again."""
+
+    half_life: float = 2.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "half_life", 2 * self.half_life)
+
+
+@write_rules.register("ChangesItsOption", config=Doubling)
+class ChangesItsOption(Sound):
+    """Its configuration isn't the same when it is read again."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from statelab.build import build_model
 from statelab.errors import ConfigError, RuleError
 from statelab.rules import MixerDims, ParamOptions, read_rules, write_rules
 from statelab_plugins.memory import GatedMemory
@@ -104,6 +105,22 @@ def test_negative_eigenvalues_double_beta(write, allow, top):
     _, beta = gates(rule)
     assert 0.9 * top < beta.max() <= top
     assert 0 <= beta.min() < 0.1
+
+
+@pytest.mark.parametrize("write", ["deltanet", "gated_deltanet", "kda"])
+def test_a_delta_rule_normalises_long_keys_that_would_blow_it_up(toy_config, write):
+    """beta |k|^2 > 2 makes every write larger than what it erases."""
+
+    def largest_state(*overrides):
+        model = build_model(toy_config(f"write={write}", "model.num_layers=1", *overrides))
+        model.layers[0].mixer.proj["k"].weight.data.mul_(30)
+        tokens = torch.randint(32, (1, 512), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            _, state = model(tokens)
+        return state["layers.0.values"].nan_to_num(torch.inf).abs().max()
+
+    assert largest_state() < 10
+    assert largest_state("model.mixer.qk_norm=none") > 1e6
 
 
 def test_decays_and_state_space_parameters_have_no_weight_decay():

@@ -110,8 +110,8 @@ class Check(Generic[S]):
                 what=self.what, measured=None, allowed=self.allowed, passed=None, detail=str(why)
             )
         except Exception as error:
-            line = " ".join(str(error).split())
-            said = line if isinstance(error, AssertionError) else f"{type(error).__name__}: {line}"
+            line, kind = " ".join(str(error).split()), type(error).__name__
+            said = line if line and isinstance(error, AssertionError) else f"{kind}: {line}"
             return Measured(
                 what=self.what,
                 measured=None,

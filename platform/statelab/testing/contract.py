@@ -65,6 +65,9 @@ class _RuleContract:
     def test_the_form_that_runs_gives_what_the_loop_gives(self) -> None:
         prove(sequences.forms, self.subject)
 
+    def test_extreme_inputs_leave_the_forms_alike(self) -> None:
+        prove(sequences.extreme_inputs, self.subject)
+
     def test_no_length_changes_which_form_runs(self) -> None:
         prove(sequences.one_form, self.subject)
 
@@ -101,8 +104,11 @@ class _RuleContract:
     def test_a_configuration_is_read_as_it_was_written(self) -> None:
         prove(parameters.config_round_trip, self.subject)
 
-    def test_the_state_is_as_large_as_is_said_and_does_not_grow(self) -> None:
+    def test_the_state_is_as_large_as_is_said(self) -> None:
         prove(parameters.state_size, self.subject)
+
+    def test_the_state_does_not_grow_with_the_text(self) -> None:
+        prove(parameters.constant_state, self.subject)
 
     def test_saving_and_loading_changes_nothing(self) -> None:
         prove(parameters.save_and_load, self.subject)

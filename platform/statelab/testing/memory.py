@@ -159,14 +159,14 @@ def slots(subject: MemorySubject) -> Worst:
     before = written.project(y)
     state = memory.state(_SLOT)
     left = {slot for slot in context.outgoing if slot != "position"}
-    if left != {f"layer.{_SLOT}"}:
-        worst.see(1, f"writing to {_SLOT!r} leaves {sorted(left)}")
+    if state is None or left != {f"layer.{_SLOT}"}:
+        raise AssertionError(f"writing to the slot {_SLOT!r} leaves a state in {sorted(left)}")
     written.recall(_address(before))
     written.aside().project(2 * y)
-    if not torch.equal(written.project(y), before) or memory.state(_SLOT) is None:
-        worst.see(1, "a second read differs")
-    assert state is not None
-    worst.compare(memory.state(_SLOT), state, "the state after a second read")  # type: ignore[arg-type]
+    worst.compare(written.project(y), before, "a second read")
+    again = memory.state(_SLOT)
+    assert again is not None
+    worst.compare(again, state, "the state after a second read")
     try:
         memory.write(y, _SLOT)
         worst.see(1, "a second stream gets into a slot that is taken")

@@ -19,7 +19,15 @@ from statelab.sizes import measure
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import Subject
 
-__all__ = ["config_round_trip", "init", "meta_device", "optimizer", "save_and_load", "state_size"]
+__all__ = [
+    "config_round_trip",
+    "constant_state",
+    "init",
+    "meta_device",
+    "optimizer",
+    "save_and_load",
+    "state_size",
+]
 
 
 @check("config round trip", allowed=0)
@@ -35,14 +43,23 @@ def config_round_trip(subject: Subject) -> Worst:
 @check("state size", allowed=0)
 @torch.no_grad()
 def state_size(subject: Subject) -> Worst:
-    """`describe` says what a real pass hands out, and only a cache grows with it: bytes."""
+    """`describe` says what a real pass hands out, in bytes."""
     config, worst = subject.config(), Worst()
-    said, model = measure(config).state_bytes, build_model(config)
-    fixed = () if subject.is_cache else (1, 2, 63, 65, 130)
-    for length in (config.data.seq_len, *fixed):
-        _, state = model(subject.tokens(1, length))
-        held = sum(tensor.nbytes for tensor in state.values())
-        worst.see(abs(held - said), f"{held:,} bytes at T = {length}, said {said:,}")
+    said, held = measure(config).state_bytes, _held(subject, config.data.seq_len)
+    worst.see(abs(held - said), f"{held:,} bytes, and {said:,} are said")
+    return worst
+
+
+@check("constant state", allowed=0)
+@torch.no_grad()
+def constant_state(subject: Subject) -> Worst:
+    """The state doesn't grow with the text, in bytes."""
+    if subject.is_cache:
+        raise NotApplicable("a cache grows with the text")
+    worst, one = Worst(), _held(subject, 1)
+    for length in (2, 63, 65, 130):
+        held = _held(subject, length)
+        worst.see(abs(held - one), f"{held:,} bytes at T = {length}, {one:,} at T = 1")
     return worst
 
 
@@ -147,6 +164,12 @@ def optimizer(subject: Subject) -> Worst:
         if torch.equal(named[name], before[name]) == options.weight_decay:
             worst.see(1, f"{name} is {'not ' * options.weight_decay}decayed")
     return worst
+
+
+def _held(subject: Subject, length: int) -> int:
+    """Bytes of the state after `length` tokens."""
+    _, state = build_model(subject.config())(subject.tokens(1, length))
+    return sum(tensor.nbytes for tensor in state.values())
 
 
 def _watched(subject: Subject) -> tuple[Decoder, dict[str, torch.Tensor]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statelab.context import State
-from statelab.decoder import Decoder
+from statelab.decoder import Block, Decoder
 from statelab.padding import unpad
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import EXACT, Subject, forms_that_run
@@ -16,6 +16,7 @@ from statelab.testing.subject import EXACT, Subject, forms_that_run
 __all__ = [
     "batch_size",
     "causality",
+    "extreme_inputs",
     "forms",
     "halves",
     "left_padded",
@@ -90,18 +91,8 @@ def packed(subject: Subject) -> Worst:
 def left_padded(subject: Subject) -> Worst:
     """Sequences of a left-padded batch are as if alone, and so are the steps after them."""
     model, worst = subject.model(), Worst()
-    lengths, longest, later = (3, 9, 1), 9, 2
-    tokens = subject.tokens(len(lengths), longest)
-    mask = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
-    row, bounds = unpad(tokens, mask)
-    logits, state = model(row, cu_seqlens=bounds)
-    after = subject.tokens(len(lengths), later, seed=1)
-    next_logits, _ = _parts(model, after, list(range(later + 1)), state)
-    for n, (length, part) in enumerate(zip(lengths, logits.split(lengths, 1), strict=True)):
-        own = torch.cat([tokens[n : n + 1, longest - length :], after[n : n + 1]], 1)
-        alone, _ = model(own)
-        worst.compare(part, alone[:, :length], f"sequence {n}")
-        worst.compare(next_logits[n : n + 1], alone[:, length:], f"steps after sequence {n}")
+    for lengths in ((3, 9, 1), (4,)):
+        _padded(subject, model, lengths, worst)
     return worst
 
 
@@ -140,6 +131,27 @@ def forms(subject: Subject) -> Worst:
         worst.compare(logits, wanted, f"outputs at T = {length}")
         worst.compare_states(state, final, f"T = {length}")
         worst.compare_states(grads, wanted_grads, f"gradients at T = {length}")
+    return worst
+
+
+@check("extreme inputs", allowed=EXACT)
+@torch.no_grad()
+def extreme_inputs(subject: Subject) -> Worst:
+    """Gates driven to their ends leave the forms alike, and everything finite in fp32."""
+    worst, tokens, results = Worst(), subject.tokens(2, 130), []
+    for dtype, overrides in (
+        (torch.float64, ()),
+        (torch.float64, _REFERENCE),
+        (torch.float32, ()),
+    ):
+        model = subject.model("model.num_layers=1", *overrides, dtype=dtype)
+        block = model.layers[0]
+        assert isinstance(block, Block)
+        block.mixer_norm.weight.fill_(1000)
+        logits, state = model(tokens)
+        worst.finite({"the output": logits, **state}, f"in {dtype}")
+        results.append(logits)
+    worst.compare(results[0], results[1], "outputs")
     return worst
 
 
@@ -190,6 +202,22 @@ def _cut(model: Decoder, tokens: Tensor, cuts: list[int], worst: Worst) -> None:
         where = f"T = {length}, cut at {cut}"
         worst.compare(parts, whole, where)
         worst.compare_states(state, final, where)
+
+
+def _padded(subject: Subject, model: Decoder, lengths: tuple[int, ...], worst: Worst) -> None:
+    longest, later = 9, 2
+    tokens = subject.tokens(len(lengths), longest)
+    mask = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
+    row, bounds = unpad(tokens, mask)
+    logits, state = model(row, cu_seqlens=bounds)
+    after = subject.tokens(len(lengths), later, seed=1)
+    next_logits, _ = _parts(model, after, list(range(later + 1)), state)
+    for n, (length, part) in enumerate(zip(lengths, logits.split(lengths, 1), strict=True)):
+        own = torch.cat([tokens[n : n + 1, longest - length :], after[n : n + 1]], 1)
+        alone, _ = model(own)
+        where = f"sequence {n} of {len(lengths)}"
+        worst.compare(part, alone[:, :length], where)
+        worst.compare(next_logits[n : n + 1], alone[:, length:], f"steps after {where}")
 
 
 def _parts(
