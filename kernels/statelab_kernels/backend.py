@@ -18,7 +18,8 @@ def choose(op: str, backend: str, forms: Mapping[str, Form], device: torch.devic
     """Pick the form of `op` that runs, from those that exist.
 
     "auto" takes the fastest form for the device, whatever the length, and says so once. Any other
-    name is taken at its word: it runs or it raises, and never falls back.
+    name is taken at its word: it runs or it raises, and never falls back. Each choice is logged at
+    the level DEBUG.
 
     Args:
         op: Name of the op, for messages.
@@ -35,16 +36,23 @@ def choose(op: str, backend: str, forms: Mapping[str, Form], device: torch.devic
     if backend == "auto":
         preference = ("fused", "chunked") if device.type == "cuda" else ("chunked",)
         name = next(name for name in (*preference, "reference") if name in forms)
-        # A log record would break a compiled graph; on the meta device nothing is computed.
-        if device.type != "meta" and not torch.compiler.is_compiling():
+        if _may_log(device):
             _announce(op, name, device.type)
+            _logger.debug("%s: %s", op, name)
         return forms[name]
     if backend not in forms:
         raise ValueError(
             f"backend={backend!r} does not exist for {op}, which has "
             f"{', '.join(sorted(forms))}. Use one of these or backend='auto'."
         )
+    if _may_log(device):
+        _logger.debug("%s: %s", op, backend)
     return forms[backend]
+
+
+def _may_log(device: torch.device) -> bool:
+    """A log record would break a compiled graph; on the meta device nothing is computed."""
+    return device.type != "meta" and not torch.compiler.is_compiling()
 
 
 @functools.cache
