@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statelab.errors import RunError, near_miss
-from statelab.records import RunQuery, RunRecord
+from statelab.records import LoggedRun, RunQuery, RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["find_runs", "newest_experiment"]
+__all__ = ["find_runs", "newest_experiment", "read_history"]
 
 _PAGE = 1000
 
 
-def find_runs(client: MlflowClient, query: RunQuery, run_dir: Path) -> list[RunRecord]:
+def find_runs(client: MlflowClient, query: RunQuery, run_dir: Path) -> list[LoggedRun]:
     """The runs that fit the query, in its order.
 
     Args:
@@ -29,7 +29,21 @@ def find_runs(client: MlflowClient, query: RunQuery, run_dir: Path) -> list[RunR
     """
     experiments = [each.experiment_id for each in client.search_experiments(max_results=_PAGE)]
     found = _pages(client, experiments, _filter(query), _order(query), query.limit or _PAGE)
-    return [_record(run, run_dir) for run in islice(found, query.limit)]
+    return [
+        LoggedRun(
+            record=_record(run, run_dir),
+            params=dict(run.data.params),
+            tags=dict(run.data.tags),
+        )
+        for run in islice(found, query.limit)
+    ]
+
+
+def read_history(client: MlflowClient, run_id: str, metric: str) -> dict[int, float]:
+    """A metric of a run, value by step in the order of steps; of two at a step the later one."""
+    rows = client.get_metric_history(run_id, metric)
+    rows.sort(key=lambda row: (row.step, row.timestamp))
+    return {row.step: row.value for row in rows}
 
 
 def newest_experiment(client: MlflowClient, name: str | None) -> Experiment | None:

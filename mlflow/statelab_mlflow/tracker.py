@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,14 @@ import typer
 
 from statelab.config import Config, TrackingConfig
 from statelab.errors import RunError, UnknownNameError
-from statelab.records import RunQuery, RunRecord
+from statelab.records import LoggedRun, RunQuery, RunRecord
 from statelab.registries import trackers
 from statelab.signals import deferring
 from statelab.status import LOST, TAGS
-from statelab.tracking import METRICS, Tracker, Unsent, make_folder
+from statelab.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
-from statelab_mlflow.search import find_runs, newest_experiment
+from statelab_mlflow.search import find_runs, newest_experiment, read_history
 from statelab_mlflow.server import serve, show_page
 from statelab_mlflow.store import (
     connect,
@@ -53,7 +53,7 @@ class MLflowTracker(Tracker):
 
     def start(
         self,
-        config: Config,
+        place: Place,
         *,
         name: str,
         params: Mapping[str, str | int | float | bool | None],
@@ -64,10 +64,10 @@ class MLflowTracker(Tracker):
         """Open a new run with status RUNNING and make its folder."""
         from mlflow.entities import Param, RunTag
 
-        experiment = Path(config.run_dir).resolve() / config.experiment
-        make_folder(experiment, config.run_dir)
-        wanted = store_uri(config.tracking.uri, Path(config.run_dir))
-        uri = _reachable(wanted, Path(config.run_dir)) if config.tracking.offline else wanted
+        experiment = Path(place.run_dir).resolve() / place.experiment
+        make_folder(experiment, place.run_dir)
+        wanted = store_uri(place.tracking.uri, Path(place.run_dir))
+        uri = _reachable(wanted, Path(place.run_dir)) if place.tracking.offline else wanted
         if uri != wanted:
             tags = {**tags, "offline": public(wanted)}
         client = connect(uri)
@@ -76,7 +76,7 @@ class MLflowTracker(Tracker):
             # in the run's folder, unless a server keeps them.
             where = experiment_id(
                 client,
-                config.tracking.experiment or config.experiment,
+                place.tracking.experiment or place.experiment,
                 artifact_location=None if is_server(uri) else experiment.as_uri(),
             )
             run = None
@@ -149,11 +149,24 @@ class MLflowTracker(Tracker):
 
     def find(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[RunRecord]:
         """The recorded runs that fit the query, in its order; of a store that isn't there, none."""
+        return [run.record for run in self.find_logged(query, uri=uri, run_dir=run_dir)]
+
+    def find_logged(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[LoggedRun]:
+        """What `find` finds, with all parameters and tags; a thousand runs are one request."""
         uri = store_uri(uri, run_dir)
         if is_absent(uri):
             return []
         with reaching(uri):
             return find_runs(connect(uri), query, run_dir)
+
+    def histories(
+        self, run_ids: Iterable[str], metric: str, *, uri: str | None, run_dir: Path
+    ) -> dict[str, dict[int, float]]:
+        """A metric of several runs, value by step in the order of steps; a request a run."""
+        uri = store_uri(uri, run_dir)
+        with reaching(uri):
+            client = connect(uri)
+            return {run_id: read_history(client, run_id, metric) for run_id in run_ids}
 
     def sync(self, folder: Path, *, uri: str | None) -> Unsent:
         """Send what the store lacks of a run that has ended; twice is safe."""

@@ -32,7 +32,17 @@ def _run(arguments: list[str]) -> int:
 
     from typer.exceptions import TyperException
 
-    from statelab.commands import check, generate, look, new, runs, search, ui, work  # noqa: F401
+    from statelab.commands import (  # noqa: F401
+        check,
+        compare,
+        generate,
+        look,
+        new,
+        runs,
+        search,
+        ui,
+        work,
+    )
     from statelab.commands.app import app, as_keys
     from statelab.errors import StatelabError
 

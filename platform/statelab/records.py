@@ -15,7 +15,7 @@ from statelab.metric_history import metric_history
 from statelab.status import LOST, RunStatus
 from statelab.tracking import METRICS, tracker
 
-__all__ = ["RunQuery", "RunRecord", "list_runs", "pair_of"]
+__all__ = ["LoggedRun", "RunQuery", "RunRecord", "list_runs", "logged_runs", "pair_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,21 @@ class RunRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedRun:
+    """A run with all that its tracking store has of it, but for the metrics' histories.
+
+    Attributes:
+        record: As a table shows it.
+        params: The configuration by dotted key, each value as YAML writes it.
+        tags: By name.
+    """
+
+    record: RunRecord
+    params: dict[str, str]
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunQuery:
     """Which runs, and in what order; what is None or empty holds for all.
 
@@ -113,6 +128,19 @@ def list_runs(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[RunRec
     if mark_lost(run.folder for run in tracked if run.status == "RUNNING"):
         tracked = tracker().find(query, uri=uri, run_dir=run_dir)
     return sorted([*tracked, *_untracked(query, run_dir)], key=_order(query))[: query.limit]
+
+
+def logged_runs(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[LoggedRun]:
+    """The runs of the tracking store that fit the query; the lost ones are marked first.
+
+    Raises:
+        RunError: If the store can't be reached.
+    """
+    mark_all_lost(run_dir)
+    found = tracker().find_logged(query, uri=uri, run_dir=run_dir)
+    if mark_lost(run.record.folder for run in found if run.record.status == "RUNNING"):
+        found = tracker().find_logged(query, uri=uri, run_dir=run_dir)
+    return found
 
 
 def _order(query: RunQuery) -> Callable[[RunRecord], tuple[bool, float, float]]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from statelab.errors import RunError
 from statelab.registries import trackers
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import Tensor
 
-    from statelab.config import Config
-    from statelab.records import RunQuery, RunRecord
+    from statelab.config import Config, TrackingConfig
+    from statelab.records import LoggedRun, RunQuery, RunRecord
 
 __all__ = [
     "METRICS",
     "Followed",
     "LocalRun",
+    "Place",
     "Run",
     "Status",
     "StudyTrial",
@@ -38,6 +39,22 @@ __all__ = [
 
 #: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
 METRICS = "metrics.jsonl"
+
+
+class Place(Protocol):
+    """Where a run is recorded; a configuration is one."""
+
+    @property
+    def experiment(self) -> str:
+        """The experiment's name."""
+
+    @property
+    def run_dir(self) -> str:
+        """The folder of all runs."""
+
+    @property
+    def tracking(self) -> TrackingConfig:
+        """The store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +133,7 @@ class Tracker(ABC):
     @abstractmethod
     def start(
         self,
-        config: Config,
+        place: Place,
         *,
         name: str,
         params: Mapping[str, str | int | float | bool | None],
@@ -127,7 +144,7 @@ class Tracker(ABC):
         """Open a new run with status RUNNING and make its folder.
 
         Args:
-            config: The configuration; `tracking`, `run_dir` and `experiment` say where.
+            place: Where.
             name: For people.
             params: Flat, dotted.
             tags: Flat; the store has them from the run's first moment on.
@@ -164,6 +181,24 @@ class Tracker(ABC):
 
         Raises:
             RunError: If the store can't be reached.
+        """
+
+    @abstractmethod
+    def find_logged(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[LoggedRun]:
+        """What `find` finds, with all parameters and tags; a thousand runs are one request.
+
+        Raises:
+            RunError: If the store can't be reached.
+        """
+
+    @abstractmethod
+    def histories(
+        self, run_ids: Iterable[str], metric: str, *, uri: str | None, run_dir: Path
+    ) -> dict[str, dict[int, float]]:
+        """A metric of several runs, value by step in the order of steps; each run is one request.
+
+        Raises:
+            RunError: If the store can't be reached, or doesn't know a run.
         """
 
     @abstractmethod

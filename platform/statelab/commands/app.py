@@ -16,7 +16,7 @@ _ORDER = (
     *("rules", "keys", "show", "describe"),
     *("train", "eval", "generate", "inspect"),
     *("grid", "search"),
-    *("runs", "ui"),
+    *("runs", "compare", "ui"),
     *("check", "new", "bench"),
 )
 

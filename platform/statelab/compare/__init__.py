@@ -1,0 +1,1 @@
+"""Comparison: runs side by side, with intervals, at equal size."""

@@ -1,0 +1,147 @@
+"""From the runs to the table, its files, and its own run in the tracking store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from statelab.compare.config import CompareConfig
+from statelab.compare.entries import Entry, read_entries
+from statelab.compare.export import records, to_csv, to_latex, to_markdown
+from statelab.compare.figures import charts, curve_runs
+from statelab.compare.notes import notes
+from statelab.compare.page import to_page
+from statelab.compare.table import Comparison, compare
+from statelab.config import TrackingConfig
+from statelab.figures.style import save
+from statelab.status import Status
+from statelab.tracking import make_folder, tracker
+from statelab.values import flatten
+
+__all__ = ["PAGE", "Report", "run_comparison"]
+
+PAGE = "compare.html"
+
+# A tag of MLflow's, which a description is, has 8,000 characters at most.
+_MOST_DESCRIPTION = 7500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What became of a comparison.
+
+    Attributes:
+        comparison: The table.
+        files: What was written.
+        run_id: The run that has it in the tracking store; None if it wasn't recorded.
+    """
+
+    comparison: Comparison
+    files: tuple[Path, ...]
+    run_id: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "rows": records(self.comparison),
+            "notes": notes(self.comparison),
+            "files": [str(file) for file in self.files],
+            "run_id": self.run_id,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where the comparison's own run is recorded."""
+
+    experiment: str
+    run_dir: str
+    tracking: TrackingConfig
+
+
+def run_comparison(
+    config: CompareConfig, where: Mapping[str, str], tracking: TrackingConfig
+) -> Report:
+    """Compare, write the files, and record it all as a run of the experiment.
+
+    Args:
+        config: What is compared.
+        where: Configuration keys with the value that runs have to have.
+        tracking: The store; one that is not enabled is read only.
+
+    Raises:
+        StatelabError: One line on what can't be compared, read or written.
+    """
+    if config.out is not None:
+        make_folder(Path(config.out), config.out, "out")
+    entries = read_entries(config, where, tracking.uri)
+    comparison = compare(entries, config)
+    if not tracking.enabled:
+        out = config.out and Path(config.out)
+        files = _write(comparison, out, tracking) if out else ()
+        return Report(comparison=comparison, files=files, run_id=None)
+    run = tracker().start(
+        _Place(experiment=_experiment(entries), run_dir=config.run_dir, tracking=tracking),
+        name=_title(config),
+        params=flatten({"compare": asdict(config), "where": dict(where)}),
+        tags={"kind": "compare", **({"study": config.study} if config.study else {})},
+        description=_description(comparison),
+    )
+    status: Status = "FAILED"
+    try:
+        files = _write(comparison, run.folder, tracking)
+        for file in files:
+            run.log_artifact(file, "figures" if file.suffix == ".png" else None)
+        status = "FINISHED"
+    finally:
+        run.finish(status)
+    if config.out is not None:
+        files = tuple(_copy(file, run.folder, Path(config.out)) for file in files)
+    return Report(comparison=comparison, files=files, run_id=run.id)
+
+
+def _write(comparison: Comparison, folder: Path, tracking: TrackingConfig) -> tuple[Path, ...]:
+    config = comparison.config
+    histories = tracker().histories(
+        curve_runs(comparison), config.metric, uri=tracking.uri, run_dir=Path(config.run_dir)
+    )
+    drawn = charts(comparison, histories)
+    texts = {
+        PAGE: to_page(comparison, drawn, _title(config)),
+        "table.md": to_markdown(comparison),
+        "table.csv": to_csv(comparison),
+        "table.tex": to_latex(comparison),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    pictures = [folder / "figures" / f"{name}.png" for name in drawn]
+    for file, chart in zip(pictures, drawn.values(), strict=True):
+        save(chart.picture(), file)
+    return (*(folder / name for name in texts), *pictures)
+
+
+def _copy(file: Path, folder: Path, out: Path) -> Path:
+    copy = out / file.relative_to(folder)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
+    return copy
+
+
+def _title(config: CompareConfig) -> str:
+    return f"compare {config.metric} by {', '.join(config.by)}"
+
+
+def _experiment(entries: list[Entry]) -> str:
+    """The experiment that the most recent of the runs belongs to."""
+    return max(entries, key=lambda each: each.started).experiment
+
+
+def _description(comparison: Comparison) -> str:
+    text = to_markdown(comparison)
+    if len(text) <= _MOST_DESCRIPTION:
+        return text
+    kept = text[:_MOST_DESCRIPTION].rpartition("\n")[0]
+    return f"{kept}\n\nThe rest is in table.md."
