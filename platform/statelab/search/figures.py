@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from statelab.search.lr_sensitivity import LR, lr_page, lr_picture
+from statelab.search.lr_sensitivity import LR, study_lr_chart
 from statelab.search.study import Plan
 
 __all__ = ["draw"]
@@ -80,7 +80,8 @@ def _figures(
             partial(pictures.plot_intermediate_values, study),
         )
     if any(each.key == LR for each in plan.space.parameters):
-        yield "lr_sensitivity", partial(lr_page, done, metric), partial(lr_picture, done, metric)
+        chart = study_lr_chart(done, metric)
+        yield "lr_sensitivity", chart.page, chart.picture
 
 
 def _save(stem: Path, page: Maker, picture: Maker) -> list[Path]:
