@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["find_runs", "newest_experiment", "read_history"]
+__all__ = ["find_runs", "newest_experiment", "newest_study", "read_history"]
 
 _PAGE = 1000
 
@@ -63,6 +63,13 @@ def newest_experiment(client: MlflowClient, name: str | None) -> Experiment | No
             f"{near_miss(name, names)} It has: {', '.join(sorted(names))}."
         )
     return names[name]
+
+
+def newest_study(client: MlflowClient, experiment_id: str) -> str | None:
+    """The study that the experiment's newest trial belongs to; None if it has none."""
+    where = "tags.study LIKE '%' AND tags.kind = 'train'"
+    newest = next(_pages(client, [experiment_id], where, _order(RunQuery()), 1), None)
+    return newest.data.tags["study"] if newest else None
 
 
 def _pages(

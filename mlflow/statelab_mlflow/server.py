@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -21,13 +21,14 @@ import typer
 
 from statelab.errors import RunError
 from statelab.signals import deferring, unwinding
-from statelab_mlflow.search import newest_experiment
+from statelab_mlflow.links import View, publish, runs_page
+from statelab_mlflow.search import newest_experiment, newest_study
 from statelab_mlflow.store import connect, reaching
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment
+    from mlflow import MlflowClient
 
-__all__ = ["serve", "show_page"]
+__all__ = ["pages_of", "serve", "show_pages"]
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
@@ -51,8 +52,9 @@ def serve(
         Stopped: At the signal.
     """
     _check_port(host, port)
+    root = f"http://{host}:{port}"
     with reaching(uri):
-        shown = newest_experiment(connect(uri), experiment)
+        pages = pages_of(connect(uri), root, experiment)
     typer.echo("MLflow's server starts, which takes some seconds.", err=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", uri, "--artifacts-destination", str(run_dir)]
@@ -63,29 +65,57 @@ def serve(
         _process_group(command, output) as server,
     ):
         _wait_until_healthy(server, host, port, output)
-        typer.echo(f"statelab UI at http://{host}:{port}  (Ctrl-C stops it)")
-        show_page(f"http://{host}:{port}", shown, browser)
+        typer.echo(f"statelab UI at {root}  (Ctrl-C stops it)")
+        show_pages(root, pages, browser)
         server.wait()
         raise RunError(f"the MLflow server ended by itself: {_last_line(output)}")
 
 
-def show_page(root: str, experiment: Experiment | None, browser: bool) -> None:
-    """Say where an experiment's runs are shown; there is none before the first run.
+def pages_of(client: MlflowClient, root: str, experiment: str | None) -> dict[str, str]:
+    """The pages to look at first, an address by what it shows; none before the first run.
 
     Args:
+        client: Of the store.
         root: The server's address.
-        experiment: Which one.
-        browser: Whether to open a browser there too.
+        experiment: Whose; None is that of the newest run.
+
+    Raises:
+        RunError: If there is no experiment of that name.
     """
-    address = root
-    if experiment is not None:
-        address = f"{root.rstrip('/')}/#/experiments/{experiment.experiment_id}/runs"
-        typer.echo(f"{experiment.name} at {address}")
+    found = newest_experiment(client, experiment)
+    if found is None:
+        return {}
+    views = {found.name: View(), "best first": View(sort="val/loss")}
+    study = newest_study(client, found.experiment_id)
+    if study is not None:
+        views[f"curves of {study}"] = View(sort="val/loss", study=study, charts=True)
+    return {
+        name: runs_page(root, found.experiment_id, view, _key(client, found.experiment_id, view))
+        for name, view in views.items()
+    }
+
+
+def show_pages(root: str, pages: Mapping[str, str], browser: bool) -> None:
+    """Print the addresses of pages; open a browser at the first one, or at the server's own."""
+    for name, address in pages.items():
+        typer.echo(f"{name}: {address}")
     if browser:
         screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
         # Without a screen, webbrowser would start one that takes the terminal over.
-        if not (screen and webbrowser.open(address)):
+        if not (screen and webbrowser.open(next(iter(pages.values()), root))):
             typer.echo("No browser can be opened here: open the address yourself.", err=True)
+
+
+def _key(client: MlflowClient, experiment_id: str, view: View) -> str | None:
+    """A view's key; None for who may only read, and has no columns then."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return publish(client, experiment_id, view)
+    except MlflowException as error:
+        if error.error_code != "PERMISSION_DENIED":
+            raise
+        return None
 
 
 def _check_port(host: str, port: int) -> None:

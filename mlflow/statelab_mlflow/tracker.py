@@ -23,8 +23,8 @@ from statelab.status import LOST, TAGS
 from statelab.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
-from statelab_mlflow.search import find_runs, newest_experiment, read_history
-from statelab_mlflow.server import serve, show_page
+from statelab_mlflow.search import find_runs, read_history
+from statelab_mlflow.server import pages_of, serve, show_pages
 from statelab_mlflow.store import (
     connect,
     experiment_id,
@@ -212,7 +212,7 @@ class MLflowTracker(Tracker):
         if is_server(uri):
             typer.echo(f"statelab UI at {uri}")
             with reaching(uri):
-                show_page(uri, newest_experiment(connect(uri), experiment), browser)
+                show_pages(uri, pages_of(connect(uri), uri, experiment), browser)
         else:
             serve(uri, run_dir.resolve(), host, port, experiment, browser)
 

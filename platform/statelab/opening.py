@@ -5,7 +5,7 @@ from __future__ import annotations
 from statelab.config import Config
 from statelab.environment import write_environment
 from statelab.loading import to_dict
-from statelab.records import pair_of
+from statelab.naming import describe_run, pair_name, run_name
 from statelab.resume import Resumption
 from statelab.runs import write_config
 from statelab.sizes import Sizes
@@ -13,11 +13,6 @@ from statelab.tracking import LocalRun, Run, StudyTrial, tracker
 from statelab.values import flatten
 
 __all__ = ["describe", "open_run", "pair_name"]
-
-
-def pair_name(config: Config) -> str:
-    """The pair of rules, as `gla+ccq`; a rule from a file is called by its class."""
-    return pair_of(config.model.write.name, config.model.read.name)
 
 
 def open_run(
@@ -42,7 +37,7 @@ def open_run(
     own = {"study": trial.study, "trial": str(trial.number)} if trial else {}
     return tracker().start(
         config,
-        name=trial.name if trial else f"{pair_name(config)} {config.experiment}",
+        name=trial.name if trial else run_name(config),
         params=flatten(to_dict(config)),
         tags={
             "write": config.model.write.name,
@@ -54,12 +49,10 @@ def open_run(
             "memory_bytes": str(sizes.memory_bytes),
             **config.tags,
             **own,
+            "kind": "train",
         },
         parent=trial.parent if trial else None,
-        description=(
-            f"**{pair_name(config)}** on {config.data.name}: {sizes.parameters:,} parameters, "
-            f"{sizes.state_bytes:,} bytes of state, seed {config.seed}."
-        ),
+        description=describe_run(config, sizes),
     )
 
 

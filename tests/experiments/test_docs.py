@@ -43,7 +43,7 @@ def test_the_first_rule_ends_beside_gla(docs, reader, capsys):
     rule = (reader.folder / "leaky.py").read_text().splitlines()
     assert len(rule) - 1 <= 20  # without its name
     listed = capsys.readouterr().out
-    for name in ("Leaky+plain mqar", "gla+plain mqar"):
+    for name in ("Leaky+plain s0", "gla+plain s0"):
         assert f"`{name}`" in text
         assert re.search(rf"^{re.escape(name)} \d+ 0\.\d+$", listed, re.MULTILINE)
 

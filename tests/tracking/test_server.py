@@ -10,11 +10,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import ErrorCode
 
 from statelab.errors import RunError
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.search import newest_experiment
-from statelab_mlflow.server import show_page
+from statelab_mlflow.server import pages_of, show_pages
 from statelab_mlflow.store import connect, store_uri
 
 
@@ -54,7 +56,9 @@ def test_the_ui_answers_shows_the_run_and_leaves_no_process_behind(
     address = f"http://127.0.0.1:{port}"
     assert ui.stdout.readline() == f"statelab UI at {address}  (Ctrl-C stops it)\n"
     experiment = connect(store_uri(None, run_dir)).get_run(run.id).info.experiment_id
-    assert ui.stdout.readline() == f"toy at {address}/#/experiments/{experiment}/runs\n"
+    page = f"{address}/#/experiments/{experiment}/runs?viewStateShareKey=statelab-"
+    assert ui.stdout.readline().startswith(f"toy: {page}")
+    assert ui.stdout.readline().startswith(f"best first: {page}")
     assert get(address, "/health") == "OK"
     found = json.loads(get(address, f"/api/2.0/mlflow/runs/get?run_id={run.id}"))
     assert found["run"]["info"]["run_name"] == "shown"
@@ -94,23 +98,49 @@ def test_of_a_server_that_runs_elsewhere_the_address_is_shown_and_whether_it_ans
     assert capsys.readouterr().out == "statelab UI at http://127.0.0.1:9\n"
 
 
-@pytest.mark.parametrize("root", ["http://team:5000", "http://team:5000/"])
-def test_the_page_of_an_experiment_is_named_and_opened_where_there_is_a_screen(
-    start, run_dir, capsys, monkeypatch, root
-):
+def test_the_pages_are_printed_and_the_first_is_opened_where_there_is_a_screen(capsys, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    start().finish("FINISHED")
-    experiment = newest_experiment(connect(store_uri(None, run_dir)), None)
     monkeypatch.setattr(os, "environ", {})
-    show_page(root, experiment, browser=True)
-    page = f"http://team:5000/#/experiments/{experiment.experiment_id}/runs"
+    pages = {"toy": "http://team/1", "best first": "http://team/2"}
+    show_pages("http://team", pages, browser=True)
     out, err = capsys.readouterr()
-    assert out == f"toy at {page}\n"
+    assert out == "toy: http://team/1\nbest first: http://team/2\n"
     assert err == "No browser can be opened here: open the address yourself.\n"
     monkeypatch.setattr(os, "environ", {"DISPLAY": ":0"})
-    show_page(root, experiment, browser=True)
-    assert opened == [page]
+    show_pages("http://team", pages, browser=True)
+    show_pages("http://team", {}, browser=True)
+    show_pages("http://team", pages, browser=False)
+    assert opened == ["http://team/1", "http://team"]
+
+
+def test_the_pages_are_the_experiments_its_best_and_the_curves_of_its_newest_study(start, run_dir):
+    client = connect(store_uri(None, run_dir))
+    assert pages_of(client, "http://team", None) == {}
+    for study in ("old", "new"):
+        start(tags={"study": study, "kind": "study"}).finish("FINISHED")
+        start(tags={"study": study, "kind": "train"}).finish("FINISHED")
+    start(tags={"kind": "train"}).finish("FINISHED")
+    pages = pages_of(client, "http://team", None)
+    assert list(pages) == ["toy", "best first", "curves of new"]
+    assert pages["curves of new"].endswith("&compareRunsMode=CHART")
+    assert all("viewStateShareKey=statelab-" in each for each in pages.values())
+
+
+@pytest.mark.parametrize(("code", "refused"), [("PERMISSION_DENIED", False), ("INTERNAL", True)])
+def test_who_may_only_read_gets_pages_without_columns(start, run_dir, monkeypatch, code, refused):
+    start().finish("FINISHED")
+    client = connect(store_uri(None, run_dir))
+
+    def refuse(*args):
+        raise MlflowException("no", error_code=ErrorCode.Value(code + "_ERROR" * refused))
+
+    monkeypatch.setattr(client, "set_experiment_tag", refuse)
+    if refused:
+        with pytest.raises(MlflowException, match="no"):
+            pages_of(client, "http://team", None)
+    else:
+        assert "orderByKey=metrics" in pages_of(client, "http://team", None)["best first"]
 
 
 def test_the_experiment_is_that_of_the_newest_run_or_the_named_one(make_config, start, run_dir):
