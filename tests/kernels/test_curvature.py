@@ -293,5 +293,5 @@ def test_no_tokens_are_refused() -> None:
 
 
 def test_a_form_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="backend='fused' does not exist for ccq_query"):
-        call("ccq_query", make_inputs(SIZES[0]), "fused")
+    with pytest.raises(ValueError, match="backend='fla' does not exist for ccq_query"):
+        call("ccq_query", make_inputs(SIZES[0]), "fla")

@@ -389,14 +389,14 @@ def test_auto_says_once_what_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["said_once on cpu runs chunked"]
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_a_backend_that_does_not_exist_names_those_that_do(op: str) -> None:
+def test_a_backend_that_does_not_exist_names_those_that_do() -> None:
     message = (
-        f"backend='fused' does not exist for gated_{op}, which has chunked, reference. "
+        "backend='quick' does not exist for some_op, which has chunked, reference. "
         "Use one of these or backend='auto'."
     )
+    forms = {"reference": len, "chunked": sum}
     with pytest.raises(ValueError, match=re.escape(message)):
-        call(op, make_inputs(op, T=2), backend="fused")
+        choose("some_op", "quick", forms, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

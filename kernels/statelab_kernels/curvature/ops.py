@@ -1,20 +1,44 @@
 """The public ops on the running covariance of the keys."""
 
-from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from statelab_kernels.backend import Backend, choose
+from statelab_kernels.backend import Backend, choose, triton_refuses
 from statelab_kernels.chunks import sequence_bounds
 from statelab_kernels.curvature import chunked, reference
 from statelab_kernels.precision import autocast_off, compute_dtype
 from statelab_kernels.shapes import check_shapes
 from statelab_kernels.state import state_parts
 
-_CURVATURE = {"reference": reference.curvature, "chunked": chunked.curvature}
-_CCQ_QUERY = {"reference": reference.ccq_query, "chunked": chunked.ccq_query}
+_MAX_FUSED_DIM = 256
+
+
+def _fused_curvature(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    # Imported here, since the CPU never needs Triton.
+    from statelab_kernels.curvature import fused
+
+    return fused.curvature(*arguments)
+
+
+def _fused_ccq_query(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    from statelab_kernels.curvature import fused
+
+    return fused.ccq_query(*arguments)
+
+
+_CURVATURE = {
+    "reference": reference.curvature,
+    "chunked": chunked.curvature,
+    "fused": _fused_curvature,
+}
+_CCQ_QUERY = {
+    "reference": reference.ccq_query,
+    "chunked": chunked.ccq_query,
+    "fused": _fused_ccq_query,
+}
 
 
 def curvature(
@@ -52,7 +76,8 @@ def curvature(
 
     Source: arXiv:2606.01294, equations 7 and 8.
     """
-    form = choose("curvature", backend, _CURVATURE, q.device)
+    refusals = {"fused": lambda: triton_refuses(k, q, max_dim=_MAX_FUSED_DIM)}
+    form = choose("curvature", backend, _CURVATURE, q.device, refusals)
     check_shapes({"k": (k, "BTHK"), "q": (q, "BTHK")})
     second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
     with autocast_off(q.device):
@@ -91,7 +116,8 @@ def ccq_query(
 
     Source: arXiv:2606.01294, equation 9.
     """
-    form = choose("ccq_query", backend, _CCQ_QUERY, q.device)
+    refusals = {"fused": lambda: triton_refuses(k, q, lam, max_dim=_MAX_FUSED_DIM)}
+    form = choose("ccq_query", backend, _CCQ_QUERY, q.device, refusals)
     check_shapes({"k": (k, "BTHK"), "q": (q, "BTHK"), "lam": (lam, "BTH")})
     second, first, position, lengths = _entering(initial_state, k, cu_seqlens)
     with autocast_off(q.device):
@@ -104,8 +130,12 @@ def _entering(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The three parts of the state before the first token, and each sequence's length."""
     batch, num_tokens, num_heads, key_dim = k.shape
-    bounds = sequence_bounds(batch, num_tokens, cu_seqlens)
-    lengths = torch.tensor([end - start for start, end in pairwise(bounds)], device=k.device)
+    sequence_bounds(batch, num_tokens, cu_seqlens)
+    if cu_seqlens is None:
+        # Made there, since a copy would wait for the device.
+        lengths = torch.full((batch,), num_tokens, device=k.device)
+    else:
+        lengths = cu_seqlens.to(k.device, torch.int64).diff()
     N, dtype = len(lengths), compute_dtype(k)
     second, first, position = state_parts(state, "second", "first", "position")
     if second is None or first is None or position is None:

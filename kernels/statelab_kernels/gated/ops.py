@@ -1,14 +1,30 @@
 """The public ops of the gated family."""
 
+from typing import Any
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from statelab_kernels.backend import Backend, choose
+from statelab_kernels.backend import Backend, choose, triton_refuses
 from statelab_kernels.gated import chunked, reference
 from statelab_kernels.shapes import check_shapes
 
-_RECALL = {"reference": reference.recall, "chunked": chunked.recall}
-_PROJECT = {"reference": reference.project, "chunked": chunked.project}
+
+def _fused_recall(*arguments: Any) -> tuple[Tensor, Tensor]:
+    # Imported here, since the CPU never needs Triton.
+    from statelab_kernels.gated import fused
+
+    return fused.recall(*arguments)
+
+
+def _fused_project(*arguments: Any) -> tuple[Tensor, Tensor]:
+    from statelab_kernels.gated import fused
+
+    return fused.project(*arguments)
+
+
+_RECALL = {"reference": reference.recall, "chunked": chunked.recall, "fused": _fused_recall}
+_PROJECT = {"reference": reference.project, "chunked": chunked.project, "fused": _fused_project}
 
 
 def gated_recall(
@@ -51,7 +67,8 @@ def gated_recall(
     """
     streams = {"q": (q, "BTHK"), "k": (k, "BTHK"), "v": (v, "BTHV")}
     _check(streams, g, beta, initial_state, cu_seqlens)
-    recall = choose("gated_recall", backend, _RECALL, q.device)
+    refusals = {"fused": lambda: _fused_refuses(k, q, v, g, beta)}
+    recall = choose("gated_recall", backend, _RECALL, q.device, refusals)
     return recall(q, k, v, g, beta, initial_state, cu_seqlens)
 
 
@@ -89,8 +106,17 @@ def gated_project(
     """
     streams = {"y": (y, "BTHV"), "k": (k, "BTHK"), "s": (s, "BTHV")}
     _check(streams, g, beta, initial_state, cu_seqlens)
-    project = choose("gated_project", backend, _PROJECT, y.device)
+    refusals = {"fused": lambda: _fused_refuses(k, y, s, g, beta)}
+    project = choose("gated_project", backend, _PROJECT, y.device, refusals)
     return project(y, k, s, g, beta, initial_state, cu_seqlens)
+
+
+def _fused_refuses(
+    k: Tensor, x: Tensor, s: Tensor, g: Tensor | None, beta: Tensor | None
+) -> str | None:
+    if beta is not None:
+        return "it takes no beta"
+    return triton_refuses(k, g, max_dim=256) or triton_refuses(x, s, max_dim=512)
 
 
 def _check(
