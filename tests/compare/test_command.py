@@ -139,11 +139,9 @@ def test_the_comparison_is_a_run_of_the_experiment(statelab, grid, client):
 
 def test_many_runs_are_read_in_few_requests(statelab, log, monkeypatch):
     """As many as there are thousands, and the curves of twelve rows at most."""
-    for seed in range(3):
-        for rate in (0.1, 0.01, 0.001):
-            for dim in range(16):
-                value = 0.5 + rate + dim / 100
-                log("gla", "plain", {"val/accuracy": [value]}, seed, optim__lr=rate, model__dim=dim)
+    for dim in range(14):
+        for seed in range(2):
+            log("gla", "plain", {"val/accuracy": [0.5 + dim / 100]}, seed, model__dim=dim)
     calls = []
 
     def count(name):
@@ -160,8 +158,8 @@ def test_many_runs_are_read_in_few_requests(statelab, log, monkeypatch):
         count(name)
     statelab("compare", METRIC, "by=write,model.dim", "tracking.enabled=false", "out=made")
     assert calls.count("search_runs") == 1
-    assert calls.count("get_metric_history") == 12 * 3
-    assert len(calls) == 1 + 12 * 3
+    assert calls.count("get_metric_history") == 12 * 2
+    assert len(calls) == 1 + 12 * 2
 
 
 @pytest.mark.parametrize(
@@ -169,16 +167,18 @@ def test_many_runs_are_read_in_few_requests(statelab, log, monkeypatch):
     [
         (["experiment=toi"], "the tracking store has no run to compare with experiment=toi."),
         (["runs=ffffffffffffffff"], "no run to compare with runs=ffffffffffffffff."),
-        (["metric=val/acuracy"], "none of 8 runs has logged it. Did you mean 'val/accuracy'?"),
+        (["metric=val/acuracy"], "none of 2 runs has logged it. Did you mean 'val/accuracy'?"),
         (["metrc=val/accuracy"], "has a key 'metrc'. Did you mean 'metric'?"),
         (["by=write,model.reed.name"], "'model.reed.name'. Did you mean 'model.read.name'?"),
-        (["optim.lr=0.5"], "none of 8 runs has optim.lr=0.5."),
+        (["optim.lr=0.5"], "none of 2 runs has optim.lr=0.5."),
         (["tracking.figures=false"], "compare takes tracking.uri"),
         (["tolerance=-1"], "tolerance must be >= 0, got -1"),
         (["at=bytes"], "at must be parameters | state_bytes | memory_bytes | null, got 'bytes'."),
     ],
 )
-def test_a_mistake_is_said_in_one_line(statelab, grid, arguments, message, run_dir):
+def test_a_mistake_is_said_in_one_line(statelab, log, arguments, message, run_dir):
+    for seed in range(2):
+        log("gla", "plain", {"val/accuracy": [0.5]}, seed)
     status, out, err = statelab("compare", *arguments)
     assert (status, out) == (2, "")
     assert message in err

@@ -265,6 +265,20 @@ def test_runs_of_a_row_that_differ_are_refused(table):
     assert len(table(*runs, over=("trainer.max_steps",)).rows) == 1
 
 
+def test_the_best_read_rule_may_be_looked_for_with_its_own_options(table):
+    runs = [
+        *seeds("gla", "plain", 0.1, 0.2, model__mixer__conv=0),
+        *seeds("gla", "ccq", 0.3, 0.4, model__read__order=1, model__mixer__conv=4),
+    ]
+    (only,) = table(*runs, by=("write",), over=("read",)).rows
+    assert (only.best.setting, only.edges) == (("ccq",), ())
+    with pytest.raises(ConfigError, match=r"gla differ in model.read.name: ccq, plain \(and in"):
+        table(*runs, by=("write",))
+    mixed = seeds("gla", "ccq", 0.5, model__read__order=2, model__mixer__conv=4)
+    with pytest.raises(ConfigError, match=r"gla differ in model.read.order: 1, 2"):
+        table(*runs, *mixed, by=("write",), over=("read",))
+
+
 def test_nothing_of_equal_size_is_refused(table):
     runs = [*seeds("gla", "plain", 0.1), *seeds("s4d", "plain", 0.2)]
     with pytest.raises(ConfigError, match=r"at=memory_bytes tolerance=0.05: no two rows"):

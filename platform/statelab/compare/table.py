@@ -227,15 +227,12 @@ def _cells(runs: Sequence[Entry], over: tuple[str, ...], labels: tuple[str, ...]
     settings: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for each in runs:
         settings[tuple(map(each.label, over))].append(each)
-    fixed = _params(runs) - {*over, *_SEEDS}
-    mixed = sorted(key for key in fixed if len({run.params.get(key) for run in runs}) > 1)
-    if mixed:
-        values = sorted({run.params.get(mixed[0], "-") for run in runs}, key=_by_number)
-        more = f" (and in {shorten(mixed[1:])})" if mixed[1:] else ""
-        raise ConfigError(
-            f"the runs of {'+'.join(labels)} differ in {mixed[0]}: {shorten(values)}{more}. Name "
-            f"it in by= or over=, or choose one value with {mixed[0]}={values[0]}."
-        )
+    for each in settings.values():
+        _refuse_mixed(each, labels, set())
+    # With another rule come other options.
+    varied = any(key.startswith(_RULES) and key.endswith(".name") for key in over)
+    options = {key for key in _params(runs) if varied and key.startswith(_RULES)}
+    _refuse_mixed(runs, labels, {*over, *options})
     return [
         Cell(
             setting=setting,
@@ -243,6 +240,25 @@ def _cells(runs: Sequence[Entry], over: tuple[str, ...], labels: tuple[str, ...]
         )
         for setting, each in sorted(settings.items(), key=lambda kv: [*map(_by_number, kv[0])])
     ]
+
+
+def _refuse_mixed(runs: Sequence[Entry], labels: tuple[str, ...], free: set[str]) -> None:
+    """Refuse runs that differ in more than their seed and the keys that are free."""
+    values = {
+        key: sorted({run.params.get(key, "-") for run in runs}, key=_by_number)
+        for key in _params(runs) - {*_SEEDS} - free
+    }
+    mixed = sorted(
+        (key for key, each in values.items() if len(each) > 1),
+        key=lambda key: (not key.endswith(".name"), key),
+    )
+    if mixed:
+        key, *others = mixed
+        more = f" (and in {shorten(others, 3)})" if others else ""
+        raise ConfigError(
+            f"the runs of {'+'.join(labels)} differ in {key}: {shorten(values[key])}{more}. Name "
+            f"it in by= or over=, or choose one value with {key}={values[key][0]}."
+        )
 
 
 def _best(cells: Sequence[Cell], config: CompareConfig) -> Cell:
