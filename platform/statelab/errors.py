@@ -20,6 +20,7 @@ __all__ = [
     "RuleError",
     "RunError",
     "StatelabError",
+    "UnknownKeyError",
     "UnknownNameError",
     "near_miss",
 ]
@@ -61,6 +62,10 @@ class RunError(StatelabError, RuntimeError):
 
 class PluginError(StatelabError, RuntimeError):
     """A plugin that fails to import, registers another name, or clashes with another one."""
+
+
+class UnknownKeyError(ConfigError):
+    """A key that the configuration doesn't have."""
 
 
 class UnknownNameError(StatelabError, LookupError):

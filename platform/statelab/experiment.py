@@ -12,7 +12,14 @@ import yaml
 
 from statelab.errors import ConfigError, UnknownNameError, near_miss
 
-__all__ = ["Experiment", "experiment_names", "find_experiment", "find_space", "space_names"]
+__all__ = [
+    "Experiment",
+    "experiment_names",
+    "find_experiment",
+    "find_space",
+    "read_yaml",
+    "space_names",
+]
 
 _CONFIG, _SPACE = "config.yaml", "search.yaml"
 
@@ -79,6 +86,21 @@ def space_names() -> list[str]:
     return _names(_SPACE)
 
 
+def read_yaml(path: Path) -> Any:
+    """What a file holds; no key may be given twice.
+
+    Raises:
+        ConfigError: If it can't be read.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        # An alias may contain itself, which JSON finds out.
+        json.dumps(values, default=str, skipkeys=True)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
+    return values
+
+
 def _find(reference: str, key: str, file: str) -> Path:
     if reference.endswith((".yaml", ".yml")) or "/" in reference:
         path = Path(reference)
@@ -133,12 +155,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _read(path: Path) -> Experiment:
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
-        # An alias may contain itself, which JSON finds out.
-        json.dumps(values, default=str, skipkeys=True)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
+    values = read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of keys, got {type(values).__name__}.")
     arms = values.pop("arms", None) or {}

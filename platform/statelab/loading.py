@@ -26,7 +26,7 @@ from statelab.config import (
     TrackingConfig,
     TrainerConfig,
 )
-from statelab.errors import ConfigError, RuleError, near_miss
+from statelab.errors import ConfigError, RuleError, UnknownKeyError, near_miss
 from statelab.experiment import find_experiment
 from statelab.layers import layer_list
 from statelab.options import RangeError, Section, keys_of, type_name
@@ -121,7 +121,7 @@ def load_section(
     known = [key.name for key in keys_of(cls, prefix)]
     for key in values.values:
         if not any(key == each or key.startswith(f"{each}.") for each in known):
-            raise ConfigError(f"unknown key {key!r}.{near_miss(key, known)}")
+            raise UnknownKeyError(f"unknown key {key!r}.{near_miss(key, known)}")
     section: S = _section(values, cls, prefix)
     return section
 
@@ -206,7 +206,7 @@ def _check_keys(values: Values, plugins: Mapping[str, Plugin[Any]]) -> None:
                 raise ConfigError(f"{key} is a section: give a key of it, such as {inside[0]}.")
             short = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
             hint = f" Did you mean {short[0]!r}?" if short else near_miss(key, known)
-            raise ConfigError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")
+            raise UnknownKeyError(f"unknown key {key!r}.{hint} `statelab keys` lists all keys.")
 
 
 def _apply_preset(values: Values, write: Plugin[Any], read: Plugin[Any]) -> None:

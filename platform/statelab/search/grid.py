@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from statelab.catalogue import all_keys
+from statelab.config import Config
 from statelab.errors import ConfigError, RuleError
 from statelab.experiment import find_experiment
 from statelab.loading import load_config
@@ -34,7 +35,8 @@ def split_axes(arguments: Iterable[str]) -> tuple[list[str], dict[str, list[str]
     for each in arguments:
         key, _, text = each.partition("=")
         values = _split(text)
-        if len(values) < 2 or (spell_out(key) in lists and not text.startswith("[")):
+        is_one = spell_out(key) in lists and not text.startswith("[")
+        if len(values) < 2 or is_one or key.startswith("tags."):
             base.append(each)
             continue
         if "" in values or len(set(values)) < len(values):
@@ -50,25 +52,28 @@ def split_axes(arguments: Iterable[str]) -> tuple[list[str], dict[str, list[str]
     return base, axes
 
 
-def cells_of(base: list[str], axes: dict[str, list[str]]) -> tuple[dict[str, str], ...]:
-    """Every combination of the axes that can be built; pairs that have no meaning are left out.
+def cells_of(base: list[str], axes: dict[str, list[str]]) -> list[tuple[dict[str, str], Config]]:
+    """Every combination of the axes that can be built, with its configuration.
+
+    Pairs of rules that have no meaning are left out.
 
     Raises:
         ConfigError: If a value can't be used.
         RuleError: If no cell is left.
     """
-    cells, refused = [], None
+    cells: list[tuple[dict[str, str], Config]] = []
+    refused = None
     for values in itertools.product(*axes.values()):
         cell = dict(zip(axes, values, strict=True))
         try:
-            load_config(None, [*base, *(f"{key}={value}" for key, value in cell.items())])
-            cells.append(cell)
+            config = load_config(None, [*base, *(f"{key}={value}" for key, value in cell.items())])
+            cells.append((cell, config))
         except RuleError as error:
             refused = error
             log.warning("left out %s: %s", " ".join(f"{k}={v}" for k, v in cell.items()), error)
     if refused is not None and not cells:
         raise refused
-    return tuple(cells)
+    return cells
 
 
 def _split(text: str) -> list[str]:

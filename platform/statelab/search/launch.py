@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,20 @@ from optuna.trial import FrozenTrial, TrialState
 
 from statelab.children import end_with_parent
 from statelab.search.objective import RUN, VALUES, Objective
-from statelab.search.pool import NUMBER, Pool
+from statelab.search.patient import AWAY
+from statelab.search.pool import Pool
 from statelab.search.record import end_run, open_record
 from statelab.search.study import PARENT, Plan, open_study
-from statelab.search.tickets import CELL, REASON, finished, queue_cells, queue_trials
+from statelab.search.tickets import (
+    CELL,
+    REASON,
+    drop_surplus,
+    finished,
+    queue_cells,
+    queue_trials,
+)
 from statelab.search.worker import Worker, worker_name
+from statelab.signals import Stopped, unwinding
 
 __all__ = ["Outcome", "run_study", "work"]
 
@@ -71,54 +81,69 @@ def run_study(
     Raises:
         StatelabError: If the study or its store can't be used.
     """
-    with plan.turn.taken():
-        study = open_study(plan)
-        record = open_record(plan, study)
-        _refill(plan, study, begin=True)
-    try:
-        messages = Pool(arguments, plan.search.workers, plan.folder).run(
-            lambda: watch(_done(plan, study))
-        )
-    except BaseException as error:
-        record.close("KILLED", f"{type(error).__name__}: {error}")
-        raise
-    outcome = _outcome(plan, study, messages, record.write(study))
-    record.close("FAILED" if outcome.exit_status else "FINISHED", "; ".join(messages) or None)
+
+    def look() -> None:
+        # A database that is away is the workers' to wait for.
+        with suppress(*AWAY):
+            watch(_done(plan, study))
+
+    with unwinding():
+        with plan.turn.taken():
+            study = open_study(plan)
+            record = open_record(plan, study)
+            _queue(plan, study)
+        try:
+            messages = Pool(arguments, plan.search.workers, plan.folder).run(look)
+            outcome = _outcome(plan, study, messages, record.write(study))
+        except Stopped as stopped:
+            record.close("KILLED", stopped.received.name)
+            raise
+        except BaseException as error:
+            record.close("FAILED", f"{type(error).__name__}: {error}")
+            raise
+        record.close("FAILED" if outcome.exit_status else "FINISHED", "; ".join(messages) or None)
     return outcome
 
 
 def work(plan: Plan) -> None:
     """Take the plan's trials in this process, which `run_study` has started."""
-    end_with_parent()
-    turn = plan.turn
-    with turn.taken():
-        study = open_study(plan)
-    objective = Objective(
-        space=plan.space,
-        base=plan.base,
-        metrics=plan.search.metric,
-        prunes=plan.search.pruner != "none",
-        study=plan.study,
-        parent=study.user_attrs.get(PARENT),
-        worker=worker_name(),
-        turn=turn,
-    )
-    Worker(
-        search=plan.search,
-        number=int(os.environ[NUMBER]),
-        study=study,
-        objective=objective,
-        refill=lambda study: _refill(plan, study, begin=False),
-        end_run=lambda trial: end_run(plan, trial),
-    ).work()
+    with unwinding():
+        end_with_parent()
+        turn = plan.turn
+        with turn.taken():
+            study = open_study(plan)
+        objective = Objective(
+            space=plan.space,
+            base=plan.base,
+            metrics=plan.search.metric,
+            prunes=plan.search.pruner != "none",
+            study=plan.study,
+            parent=study.user_attrs.get(PARENT),
+            worker=worker_name(),
+            turn=turn,
+        )
+        Worker(
+            search=plan.search,
+            study=study,
+            objective=objective,
+            refill=lambda study: _refill(plan, study),
+            end_run=lambda trial: end_run(plan, trial),
+        ).work()
 
 
-def _refill(plan: Plan, study: optuna.Study, *, begin: bool) -> None:
+def _queue(plan: Plan, study: optuna.Study) -> None:
+    """Queue what this call asks for, and nothing else."""
     if plan.cells is None:
+        drop_surplus(study, plan.total)
         queue_trials(study, plan.total, plan.space.enqueue)
-    elif begin:
-        # A cell that fails stays failed until the next call.
+    else:
         queue_cells(study, plan.cells)
+
+
+def _refill(plan: Plan, study: optuna.Study) -> None:
+    """Make up for trials that don't count; a cell that fails stays so until the next call."""
+    if plan.cells is None:
+        queue_trials(study, plan.total)
 
 
 def _done(plan: Plan, study: optuna.Study) -> list[FrozenTrial]:
@@ -126,8 +151,12 @@ def _done(plan: Plan, study: optuna.Study) -> list[FrozenTrial]:
     trials = finished(study)
     if plan.cells is None:
         return trials
-    cells = {str(each.user_attrs.get(CELL)): each for each in trials}
-    return [cells[str(each)] for each in plan.cells if str(each) in cells]
+    last = {_name(each.user_attrs.get(CELL)): each for each in trials}
+    return [last[name] for name in map(_name, plan.cells) if name in last]
+
+
+def _name(cell: object) -> str:
+    return json.dumps(cell, sort_keys=True)
 
 
 def _outcome(plan: Plan, study: optuna.Study, messages: list[str], files: list[Path]) -> Outcome:

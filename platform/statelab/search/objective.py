@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna import Trial, TrialPruned
 
-from statelab.errors import ConfigError, near_miss
+from statelab.errors import RunError, UnknownNameError, near_miss
 from statelab.loading import load_config, to_dict
+from statelab.search.naming import in_short
+from statelab.search.patient import AWAY
 from statelab.search.pruning import Pruner
+from statelab.search.study import as_overrides
 from statelab.search.tickets import CELL, INTERRUPTED, REASON, SKIPPED, WORKER, requeue
-from statelab.signals import Pruned
+from statelab.signals import Pruned, Stopped
 from statelab.sizes import Sizes, measure
 from statelab.tracking import StudyTrial
 from statelab.train import Result, train
@@ -23,26 +25,18 @@ from statelab.values import flatten
 
 if TYPE_CHECKING:
     from statelab.config import Config
-    from statelab.search.space import Space, Value
+    from statelab.search.space import Space
     from statelab.search.turn import Turn
 
-__all__ = ["RUN", "VALUES", "Interrupted", "Objective", "as_overrides"]
+__all__ = ["RUN", "VALUES", "Halted", "Objective"]
 
 #: Attributes of a trial: its run's id, and the keys that it sets.
 RUN = "run_id"
 VALUES = "values"
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal stopped a trial's training; Optuna fails the trial and lets this through.
-
-    Args:
-        received: The signal.
-    """
-
-    def __init__(self, received: signal.Signals) -> None:
-        super().__init__(received.name)
-        self.received = received
+class Halted(KeyboardInterrupt):
+    """A trial ended by its cause, which is no fault of the trial; Optuna lets this through."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class Objective:
         Raises:
             TrialPruned: If it was stopped early, or is skipped.
             Exception: What failed; the trial's attributes say why.
-            Interrupted: If a signal has come; the trial is queued again.
+            Halted: If a signal has come, or no trial would do better; it is queued again.
         """
         # Before anybody else can look whether this process lives.
         trial.storage.record_heartbeat(trial._trial_id)  # type: ignore[attr-defined]
@@ -85,22 +79,28 @@ class Objective:
             self.turn.give()
             result = self._train(trial, config)
             return tuple(_value(each, result, sizes) for each in self.metrics)
-        except TrialPruned:
+        except (Stopped, RunError, UnknownNameError) as error:
+            trial.set_user_attr(INTERRUPTED, _first_line(error))
+            requeue(trial.study, trial.storage.get_trial(trial._trial_id))
+            raise Halted from error
+        except (TrialPruned, *AWAY):
+            # Without a reason, a trial counts as lost, and is repeated.
             raise
         except Pruned as pruned:
             raise TrialPruned(str(pruned)) from pruned
         except Exception as error:
-            trial.set_user_attr(REASON, f"{type(error).__name__}: {error}".partition("\n")[0])
+            trial.set_user_attr(REASON, f"{type(error).__name__}: {_first_line(error)}")
             raise
         finally:
             self.turn.give()
 
     def _prepare(self, trial: Trial) -> tuple[Config, Sizes]:
         """Draw the trial's values, and look whether they may be trained."""
-        base = flatten(to_dict(load_config(None, self.base)))
-        cell = trial.user_attrs.get(CELL)
-        drawn = self.space.suggest(trial, base) if cell is None else cell
-        values = {**self.space.values, **drawn}
+        values = trial.user_attrs.get(CELL)
+        if values is None:
+            # A grid's base may lack what its cells give.
+            base = flatten(to_dict(load_config(None, self.base)))
+            values = self.space.suggest(trial, base)
         trial.set_user_attr(VALUES, values)
         config = load_config(None, [*self.base, *as_overrides(values)])
         sizes = measure(config)
@@ -119,27 +119,14 @@ class Objective:
                 study=self.study,
                 number=trial.number,
                 parent=self.parent,
-                name=_name(trial.user_attrs[VALUES]),
+                name=in_short(trial.user_attrs[VALUES]),
                 started=lambda run_id: trial.set_user_attr(RUN, run_id),
                 prune=Pruner(trial, self.metrics[0]) if self.prunes else None,
             ),
         )
         if result.received is not None:
-            trial.set_user_attr(INTERRUPTED, result.received.name)
-            requeue(trial.study, trial.storage.get_trial(trial._trial_id))
-            raise Interrupted(result.received)
+            raise Stopped(result.received)
         return result
-
-
-def as_overrides(values: dict[str, Any]) -> list[str]:
-    """Values as the command line takes them."""
-    return [f"{key}={_text(value)}" for key, value in values.items()]
-
-
-def _text(value: Value) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _numbers(sizes: Sizes) -> dict[str, int]:
@@ -150,20 +137,15 @@ def _numbers(sizes: Sizes) -> dict[str, int]:
 def _value(metric: str, result: Result, sizes: Sizes) -> float:
     values = {**result.metrics, **_numbers(sizes)}
     if metric not in values:
-        raise ConfigError(f"search.metric={metric}: no run logs it.{near_miss(metric, values)}")
+        raise UnknownNameError(
+            f"search.metric={metric}: no run logs it.{near_miss(metric, values)} There are: "
+            f"{', '.join(sorted(values))}."
+        )
     value = float(values[metric])
     if not math.isfinite(value):
         raise ArithmeticError(f"{metric} is {value}")
     return value
 
 
-def _name(values: dict[str, Value]) -> str:
-    """What sets the trial apart: the last parts of its keys, with their values."""
-    return " ".join(
-        f"{key.removesuffix('.name').rpartition('.')[2]}={_short(each)}"
-        for key, each in values.items()
-    )
-
-
-def _short(value: Value) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else _text(value)
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

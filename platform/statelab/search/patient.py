@@ -10,8 +10,12 @@ from typing import Any, TypeVar
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["PatientStorage"]
+__all__ = ["AWAY", "PatientStorage"]
+
+#: What Optuna and the turn raise while the database is away.
+AWAY = (StorageInternalError, SQLAlchemyError)
 
 T = TypeVar("T")
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from statelab.errors import ConfigError, UnknownNameError
-from statelab.loading import load_config, load_section
+from statelab.config import Config
+from statelab.errors import ConfigError, StatelabError, UnknownKeyError, UnknownNameError
+from statelab.loading import load_config, load_section, to_dict
+from statelab.resume import FREE
 from statelab.search.config import SearchConfig
 from statelab.search.grid import cells_of, split_axes
 from statelab.search.space import Space, read_space
-from statelab.search.study import Plan
+from statelab.search.study import Plan, as_overrides
+from statelab.values import flatten, parse_overrides
 
 __all__ = ["plan_grid", "plan_search"]
 
 _TOP = ("n_trials", "workers")
+#: Keys with which trials compare, whatever their values.
+_FREE = {*FREE} - {
+    f"trainer.{each}" for each in ("max_steps", "max_tokens", "val_every", "val_batches")
+}
 
 
 def plan_search(arguments: Iterable[str]) -> Plan:
@@ -23,25 +31,29 @@ def plan_search(arguments: Iterable[str]) -> Plan:
         StatelabError: One line on the first argument that can't be used.
     """
     own, base = _split(arguments)
-    config = load_config(None, base)
-    reference = load_section(SearchConfig, own, prefix="search.").space
+    experiment = load_config(None, base).experiment
+    reference = parse_overrides(own).get("search.space")
     try:
-        space = read_space(reference or config.experiment)
+        space = read_space(reference or experiment)
     except UnknownNameError as error:
         if reference is not None:
             raise
         raise ConfigError(
-            f"experiment {config.experiment!r} has no search.yaml of its own: say search=NAME. "
-            f"{error}"
+            f"experiment {experiment!r} has no search.yaml of its own: say search=NAME. {error}"
         ) from error
+    _refuse_varied(space, base)
+    base = [*as_overrides(space.values), *base]
+    config = load_config(None, base)
+    _check_names(space, base)
     defaults = {f"search.{key}": each for key, each in space.search.items()}
     search = load_section(SearchConfig, own, prefix="search.", defaults=defaults)
     return Plan(
-        study=search.study or f"{config.experiment}-{space.name}",
+        study=search.study or f"{experiment}-{space.name}",
         space=space,
         search=search,
         base=tuple(base),
         config=config,
+        shared=_shared([config]),
     )
 
 
@@ -57,8 +69,7 @@ def plan_grid(arguments: Iterable[str]) -> Plan:
             raise ConfigError(f"a grid has no search.{key}: it runs every cell once.")
     base, axes = split_axes(rest)
     cells = cells_of(base, axes)
-    # What the axes leave to the base is shared by all cells; the first one stands for it.
-    config = load_config(None, [*base, *(f"{key}={each}" for key, each in cells[0].items())])
+    config = cells[0][1]
     search = load_section(SearchConfig, own, prefix="search.", defaults={"search.pruner": "none"})
     return Plan(
         study=search.study or f"{config.experiment}-grid",
@@ -66,7 +77,8 @@ def plan_grid(arguments: Iterable[str]) -> Plan:
         search=search,
         base=tuple(base),
         config=config,
-        cells=cells,
+        shared=_shared([each for _, each in cells]),
+        cells=tuple(cell for cell, _ in cells),
     )
 
 
@@ -83,3 +95,36 @@ def _split(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
         else:
             (own if key.startswith("search.") else base).append(each)
     return own, base
+
+
+def _refuse_varied(space: Space, base: list[str]) -> None:
+    given = parse_overrides(base)
+    for key in (each.key for each in space.parameters if each.key in given):
+        raise ConfigError(
+            f"{key}={given[key]}, but space {space.name!r} varies it. Leave it out, or take a "
+            "space without it."
+        )
+
+
+def _check_names(space: Space, base: list[str]) -> None:
+    """Refuse a space with keys, rules or arms that nobody knows: all its trials would fail."""
+    for example in space.examples():
+        try:
+            load_config(None, [*base, *as_overrides(example)])
+        except (UnknownKeyError, UnknownNameError) as error:
+            raise ConfigError(f"space {space.name!r}: {error}") from error
+        except StatelabError:
+            # A point that can't be built is a trial that fails.
+            continue
+
+
+def _shared(configs: Sequence[Config]) -> dict[str, Any]:
+    """What all trials begin with, by key, as far as it makes them comparable."""
+    first, *others = (flatten(to_dict(each)) for each in configs)
+    return {
+        key: value
+        for key, value in first.items()
+        if key not in _FREE
+        and not key.startswith(("tags.", "tracking."))
+        and all(key in other and other[key] == value for other in others)
+    }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from statelab.children import last_words, start_child
+from statelab.errors import RunError
 
 __all__ = ["NUMBER", "Pool"]
 
@@ -23,7 +24,7 @@ _POLL_SECONDS = 0.5
 class Pool:
     """Runs one command in several processes until each has ended well.
 
-    A process that dies is started again, a few times; one that refuses its task ends all.
+    A process that dies is started again, a few times; one that says what is wrong ends all.
 
     Args:
         arguments: Of `statelab`.
@@ -47,6 +48,9 @@ class Pool:
 
         Returns:
             The last words of those that didn't end well.
+
+        Raises:
+            RunError: What one of them refuses its task for.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         failures: list[str] = []
@@ -80,9 +84,10 @@ class Pool:
             if status != 2 and self._started[number] < self.lives:
                 self._start(number)
                 continue
-            failures.append(f"worker {number}: {last_words(status, self._log(number))}")
+            words = f"worker {number}: {last_words(status, self._log(number))}"
             if status == 2:
-                self._end()
+                raise RunError(words.replace("statelab: ", "", 1))
+            failures.append(words)
         return failures
 
     def _end(self) -> None:

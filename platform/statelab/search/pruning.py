@@ -10,7 +10,7 @@ from optuna import Trial
 from optuna.exceptions import StorageInternalError
 from torch import Tensor
 
-from statelab.errors import ConfigError, near_miss
+from statelab.errors import UnknownNameError, near_miss
 
 __all__ = ["Pruner"]
 
@@ -31,10 +31,10 @@ class Pruner:
         """Whether the trial is to stop; without an answer of the database it goes on.
 
         Raises:
-            ConfigError: If no validation gives the metric.
+            UnknownNameError: If no validation gives the metric.
         """
         if self.metric not in metrics:
-            raise ConfigError(
+            raise UnknownNameError(
                 f"search.metric={self.metric}: no validation gives it."
                 f"{near_miss(self.metric, metrics)} There are: {', '.join(sorted(metrics))}."
             )

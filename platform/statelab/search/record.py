@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import yaml
@@ -14,8 +15,8 @@ from statelab.errors import StatelabError
 from statelab.loading import load_config, to_dict
 from statelab.records import RunQuery
 from statelab.search.figures import draw
-from statelab.search.objective import VALUES, as_overrides
-from statelab.search.study import PARENT, Plan
+from statelab.search.objective import VALUES
+from statelab.search.study import PARENT, Plan, as_overrides
 from statelab.status import LOST, Status, write_end
 from statelab.tracking import Run, make_folder, tracker
 from statelab.values import flatten
@@ -90,12 +91,19 @@ def open_record(plan: Plan, study: optuna.Study) -> Record:
         run = tracker().start(
             config,
             name=plan.study,
-            params=flatten({"search": asdict(plan.search)}),
+            params=_params(plan),
             tags=config.tags,
             description=f"Study **{plan.study}**: each trial is a run below this one.",
         )
         study.set_user_attr(PARENT, run.id)
     return Record(plan=plan, folder=folder, run=run)
+
+
+def _params(plan: Plan) -> dict[str, Any]:
+    """How the study looks for what; not where it is kept, which may hold a password."""
+    params = flatten({"search": asdict(plan.search) | {"space": plan.space.name}})
+    del params["search.storage"]
+    return params
 
 
 def end_run(plan: Plan, trial: FrozenTrial) -> None:
@@ -108,9 +116,8 @@ def end_run(plan: Plan, trial: FrozenTrial) -> None:
     uri, run_dir = config.tracking.uri, Path(config.run_dir)
     try:
         for run in tracker().find(query, uri=uri, run_dir=run_dir):
-            folder = run_dir.resolve() / config.experiment / run.id
-            if folder.is_dir():
-                write_end(folder, "KILLED", f"{LOST}: its process was gone")
+            if run.folder.is_dir():
+                write_end(run.folder, "KILLED", f"{LOST}: its process was gone")
             tracker().end_lost(run.id, uri=uri, run_dir=run_dir)
     except (OSError, StatelabError) as error:
         log.warning("the run of trial %d can't be marked: %s", trial.number, error)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
+
+from statelab.search.naming import in_short, short_value
+from statelab.search.record import BEST
+from statelab.search.storage import public_url
 
 if TYPE_CHECKING:
     from statelab.search.launch import Outcome
@@ -41,25 +46,30 @@ def print_outcome(outcome: Outcome, plan: Plan) -> None:
     """Print the best trials or all cells, what failed and why, and what to type next."""
     from statelab.console import console, make_table, print_command
 
-    rows = make_table(
-        "trial", *plan.search.metric, "sets", "run", right=("trial", *plan.search.metric)
-    )
+    metrics = plan.search.metric
+    rows = make_table("trial", *metrics, "sets", "run", right=("trial", *metrics))
     for each in outcome.cells or outcome.best:
-        sets = " ".join(f"{key}={_short(value)}" for key, value in each["sets"].items())
+        values = map(short_value, each["values"].values())
         run = (each["run_id"] or "")[:8]
-        rows.add_row(str(each["trial"]), *map(_short, each["values"].values()), sets, run)
-    console.print(rows)
+        rows.add_row(str(each["trial"]), *values, in_short(each["sets"]), run)
+    if rows.row_count:
+        console.print(rows)
     for each in outcome.failed:
-        sets = " ".join(f"{key}={_short(value)}" for key, value in each["sets"].items())
-        console.print(f"trial {each['trial']} failed, {sets}: {each['reason']}")
+        console.print(f"trial {each['trial']} failed, {in_short(each['sets'])}: {each['reason']}")
     for message in outcome.messages:
         console.print(message)
     counts = ", ".join(f"{count} {state}" for state, count in outcome.counts.items()) or "none done"
     console.print(f"study {outcome.study}: {counts} of {outcome.total}")
     if outcome.files:
-        console.print("\n".join(map(str, outcome.files)))
-    place = [] if plan.config.run_dir == "runs" else [f"run_dir={plan.config.run_dir}"]
+        console.print(f"folder {plan.folder}")
+    place = plan.config.place()
+    best = [each for each in outcome.files if each.name == BEST]
+    for file in best:
+        print_command("train", f"experiment={file}", *place)
     print_command("runs", f"tags.study={outcome.study}", *place)
+    if plan.config.tracking.enabled:
+        print_command("ui", *place)
+    console.print(shlex.join(("optuna-dashboard", public_url(plan.url))))
 
 
 def _best(done: list[FrozenTrial], plan: Plan) -> str:
@@ -67,8 +77,4 @@ def _best(done: list[FrozenTrial], plan: Plan) -> str:
     if not values or len(plan.search.metric) > 1:
         return ""
     pick = min if plan.search.direction[0] == "minimize" else max
-    return f"best {plan.search.metric[0]} {_short(pick(value[0] for value in values))}"
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"best {plan.search.metric[0]} {short_value(pick(value[0] for value in values))}"

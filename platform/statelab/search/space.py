@@ -10,7 +10,7 @@
     values: {trainer.max_steps: 200}
     search: {pruner: none}
 
-A parameter is a list of choices, or a range: of integers if `low` and `high` are, of floats else.
+A parameter is a list of choices, or a range: of integers if all its numbers are, of floats else.
 `when` gives it only to trials whose earlier values, or the experiment's, are among those named.
 `constraints` skip sizes without training them; `enqueue` names points to begin with; `values` are
 set in every trial; `search` sets other defaults of the search's own keys.
@@ -21,6 +21,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from statelab.errors import ConfigError, near_miss
-from statelab.experiment import find_space
+from statelab.experiment import find_space, read_yaml
 from statelab.values import flatten, spell_out
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Choices", "Constraint", "Parameter", "Range", "Space", "parse_space", "read_space"]
 
-_PARTS = ("parameters", "constraints", "enqueue", "values", "search")
+_PARTS = {"parameters": dict, "constraints": list, "enqueue": list, "values": dict, "search": dict}
+_KINDS = {dict: "a mapping", list: "a list"}
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -53,6 +55,9 @@ class Choices:
 
     values: tuple[Value, ...]
 
+    def __contains__(self, value: Value) -> bool:
+        return value in self.values
+
     def suggest(self, trial: Trial, key: str) -> Value:
         """The trial's choice."""
         chosen: Value = trial.suggest_categorical(key, self.values)
@@ -68,12 +73,15 @@ class Range:
     step: float | None = None
     log: bool = False
 
+    def __contains__(self, value: Value) -> bool:
+        return isinstance(value, (int, float)) and self.low <= value <= self.high
+
     def suggest(self, trial: Trial, key: str) -> Value:
         """The trial's number."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            step = 1 if self.step is None else int(self.step)
-            return trial.suggest_int(key, self.low, self.high, step=step, log=self.log)
-        return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+        low, high, step = self.low, self.high, 1 if self.step is None else self.step
+        if isinstance(low, int) and isinstance(high, int) and isinstance(step, int):
+            return trial.suggest_int(key, low, high, step=step, log=self.log)
+        return trial.suggest_float(key, low, high, step=self.step, log=self.log)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +112,7 @@ class Constraint:
     bound: float
 
     def __str__(self) -> str:
-        return f"{self.name} {self.sign} {self.bound:g}"
+        return f"{self.name} {self.sign} {self.bound:.15g}"
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether a trial with these sizes and keys is to be trained.
@@ -146,13 +154,33 @@ class Space:
 
         Args:
             trial: Draws.
-            values: The experiment's, by dotted key.
+            values: What it is without that, by dotted key.
         """
         chosen: dict[str, Value] = {}
         for each in self.parameters:
             if each.applies({**values, **chosen}):
                 chosen[each.key] = each.domain.suggest(trial, each.key)
         return chosen
+
+    def examples(self) -> list[dict[str, Value]]:
+        """For each parameter, what a trial sets that has it: one of each choice or bound."""
+        return [
+            {**self._condition(each), each.key: value}
+            for each in self.parameters
+            for value in (
+                each.domain.values if isinstance(each.domain, Choices) else (each.domain.low,)
+            )
+        ]
+
+    def _condition(self, parameter: Parameter) -> dict[str, Value]:
+        """Values with which a parameter applies, and those that they need in turn."""
+        values: dict[str, Value] = {}
+        for key, wanted in parameter.when.items():
+            for other in self.parameters:
+                if other.key == key:
+                    values |= self._condition(other)
+            values[key] = wanted[0]
+        return values
 
 
 def read_space(reference: str) -> Space:
@@ -163,11 +191,7 @@ def read_space(reference: str) -> Space:
         ConfigError: If it can't be read; names the file and what was expected.
     """
     name, path = find_space(reference)
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} can't be read: {' '.join(str(error).split())}.") from error
-    return parse_space(name, given, path)
+    return parse_space(name, read_yaml(path), path)
 
 
 def parse_space(name: str, given: Any, path: Path) -> Space:
@@ -176,76 +200,117 @@ def parse_space(name: str, given: Any, path: Path) -> Space:
     Raises:
         ConfigError: On the first thing that isn't as it should be.
     """
-    if not isinstance(given, dict) or not isinstance(given.get("parameters"), dict):
+    if not isinstance(given, dict) or not given.get("parameters"):
         raise ConfigError(f"{path} must hold a mapping with `parameters: {{KEY: VALUES}}`.")
-    for part in given:
+    for part, value in given.items():
         if part not in _PARTS:
             raise ConfigError(
                 f"{path}: unknown part {part!r}.{near_miss(str(part), _PARTS)} "
                 f"There are: {', '.join(_PARTS)}."
             )
-    points = given.get("enqueue") or []
-    if not (isinstance(points, list) and all(isinstance(each, dict) for each in points)):
-        raise ConfigError(f"{path}: enqueue must be a list of mappings, [{{KEY: VALUE}}].")
-    parameters = tuple(_parameter(path, *each) for each in given["parameters"].items())
-    keys = [each.key for each in parameters]
-    enqueue = tuple({spell_out(k): v for k, v in each.items()} for each in points)
-    for key in (key for point in enqueue for key in point if key not in keys):
-        raise ConfigError(f"{path}: enqueue names {key}, which is no parameter.")
+        if value is not None and not isinstance(value, _PARTS[part]):
+            raise ConfigError(f"{path}: {part} must be {_KINDS[_PARTS[part]]}, got {value!r}.")
+    parameters: dict[str, Parameter] = {}
+    for key, each in given["parameters"].items():
+        parameter = _parameter(path, str(key), each)
+        if parameter.key in parameters:
+            raise ConfigError(f"{path}: {key} is varied twice, as {parameter.key} too.")
+        parameters[parameter.key] = parameter
+    _check_order(path, parameters)
     return Space(
         name=name,
-        parameters=parameters,
+        parameters=tuple(parameters.values()),
         constraints=tuple(_constraint(path, each) for each in given.get("constraints") or []),
-        enqueue=enqueue,
+        enqueue=tuple(_point(path, each, parameters) for each in given.get("enqueue") or []),
         values=flatten(given.get("values") or {}),
         search=flatten(given.get("search") or {}),
     )
 
 
-def _parameter(path: Path, key: Any, given: Any) -> Parameter:
+def _parameter(path: Path, key: str, given: Any) -> Parameter:
     when: dict[str, tuple[str, ...]] = {}
+    domain = None
     if isinstance(given, dict):
         given = dict(given)
-        for other, wanted in (given.pop("when", None) or {}).items():
-            each = wanted if isinstance(wanted, list) else [wanted]
-            when[spell_out(str(other))] = tuple(map(str, each))
-        if given.keys() == {"choices"}:
-            given = given["choices"]
-    domain = _choices(given) if isinstance(given, list) else _range(given)
+        condition = given.pop("when", {})
+        if isinstance(condition, dict):
+            for other, wanted in condition.items():
+                each = wanted if isinstance(wanted, list) else [wanted]
+                when[spell_out(str(other))] = tuple(map(str, each))
+            domain = _choices(given["choices"]) if given.keys() == {"choices"} else _range(given)
+    else:
+        domain = _choices(given)
     if domain is None:
         raise ConfigError(
             f"{path}: {key} must be a list of choices, {{choices: [...]}} or {{low: L, high: H}} "
-            f"with step: S or log: true, got {given!r}."
+            f"with step: S or log: true, and perhaps when: {{KEY: VALUES}}; got {given!r}."
         )
-    return Parameter(key=spell_out(str(key)), domain=domain, when=when)
+    return Parameter(key=spell_out(key), domain=domain, when=when)
 
 
-def _choices(given: list[Any]) -> Choices | None:
-    plain = [each if isinstance(each, Value) else _as_text(each) for each in given]
-    return Choices(values=tuple(plain)) if plain and len(set(plain)) == len(plain) else None
+def _choices(given: Any) -> Choices | None:
+    if not isinstance(given, list) or not given:
+        return None
+    values = [_plain(each) for each in given]
+    return Choices(values=tuple(values)) if len(set(values)) == len(values) else None
 
 
-def _as_text(value: Any) -> str:
+def _plain(value: Any) -> Value:
     """A list as the command line writes it; Optuna knows none."""
+    if isinstance(value, Value):
+        return value
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
 
 
-def _range(given: Any) -> Range | None:
-    if not isinstance(given, dict) or not {"low", "high"} <= given.keys() <= {
-        "low",
-        "high",
-        "step",
-        "log",
-    }:
+def _range(given: dict[str, Any]) -> Range | None:
+    if not {"low", "high"} <= given.keys() <= {"low", "high", "step", "log"}:
         return None
-    low, high, step = given["low"], given["high"], given.get("step")
     log = given.get("log", False)
-    numbers = [low, high] if step is None else [low, high, step]
-    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
+    try:
+        low, high = _number(given["low"]), _number(given["high"])
+        step = None if given.get("step") is None else _number(given["step"])
+    except (TypeError, ValueError):
         return None
-    if not low < high or (log and (step is not None or low <= 0)) or (step or 1) <= 0:
+    if (
+        not low < high
+        or (log and (step is not None or low <= 0))
+        or (step is not None and step <= 0)
+    ):
         return None
     return Range(low=low, high=high, step=step, log=bool(log))
+
+
+def _number(given: Any) -> float:
+    """A number; YAML takes 1e-3 for a text."""
+    if isinstance(given, bool):
+        raise TypeError
+    return given if isinstance(given, int) else float(given)
+
+
+def _check_order(path: Path, parameters: Mapping[str, Parameter]) -> None:
+    keys = list(parameters)
+    for i, each in enumerate(parameters.values()):
+        for later in set(each.when) & set(keys[i:]):
+            raise ConfigError(
+                f"{path}: {each.key} depends on {later}, which is drawn later. Put {later} before."
+            )
+
+
+def _point(path: Path, given: Any, parameters: Mapping[str, Parameter]) -> dict[str, Value]:
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: enqueue must be a list of mappings, got {given!r}.")
+    point: dict[str, Value] = {}
+    for name, value in given.items():
+        key = spell_out(str(name))
+        if key not in parameters:
+            raise ConfigError(f"{path}: enqueue names {key}, which is no parameter.")
+        domain = parameters[key].domain
+        with suppress(TypeError, ValueError):
+            value = _number(value) if isinstance(domain, Range) else _plain(value)
+        if value not in domain:
+            raise ConfigError(f"{path}: enqueue has {key}={value}, which the parameter leaves out.")
+        point[key] = value
+    return point
 
 
 def _constraint(path: Path, text: Any) -> Constraint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
 
-__all__ = ["make_pruner", "make_sampler", "open_storage", "storage_url", "turn_of"]
+__all__ = [
+    "make_pruner",
+    "make_sampler",
+    "open_storage",
+    "public_url",
+    "storage_url",
+    "turn_of",
+]
 
 _DEAD_AFTER = 4  # heartbeats
 
@@ -44,12 +52,18 @@ def storage_url(given: str | None, run_dir: str) -> str:
     scheme, separator, rest = given.partition("://")
     if scheme in ("postgresql", "postgres"):
         return f"postgresql+psycopg://{rest}"
-    if not separator or scheme.partition("+")[0] not in ("sqlite", "postgresql"):
+    is_file = scheme == "sqlite" and rest.removeprefix("/") not in (rest, "", ":memory:")
+    if not separator or not (is_file or scheme.startswith("postgresql+")):
         raise ConfigError(
-            f"search.storage={given} must be sqlite:///FILE, or postgresql://USER@HOST/DATABASE "
-            "for several machines."
+            f"search.storage={public_url(given)} must be sqlite:///FILE, or "
+            "postgresql://USER@HOST/DATABASE for several machines."
         )
     return given
+
+
+def public_url(url: str) -> str:
+    """The URL without its password."""
+    return re.sub(r"(://[^:/@]*):[^/@]*@", r"\1@", url)
 
 
 def turn_of(url: str, name: str) -> Turn:
@@ -96,8 +110,9 @@ def open_storage(url: str, *, heartbeat: int) -> BaseStorage:
                 grace_period=_DEAD_AFTER * heartbeat,
             )
     except (SQLAlchemyError, RuntimeError, ImportError, OSError) as error:
+        why = " ".join(str(error).split())[:200]
         raise RunError(
-            f"search.storage can't be used: {' '.join(str(error).split())[:200]} Give another with "
+            f"search.storage={public_url(url)} can't be used: {why} Give another with "
             "search.storage=URL."
         ) from error
 

@@ -6,20 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import optuna
 
 from statelab.config import Config
 from statelab.errors import ConfigError
-from statelab.loading import to_dict
-from statelab.resume import FREE
 from statelab.search.config import SearchConfig
-from statelab.search.space import Space
+from statelab.search.space import Space, Value
 from statelab.search.storage import open_storage, storage_url, turn_of
 from statelab.search.turn import Turn
-from statelab.values import flatten
 
-__all__ = ["PARENT", "Plan", "open_study"]
+__all__ = ["PARENT", "Plan", "as_overrides", "open_study"]
 
 #: Attributes of a study: its run's id, and what it was made with.
 PARENT = "run_id"
@@ -34,8 +32,9 @@ class Plan:
         study: Its name.
         space: What is varied.
         search: How.
-        base: Arguments of the base, such as `experiment=mqar`.
-        config: The base.
+        base: Arguments that all trials have, such as `experiment=mqar`.
+        config: What they make; of a grid, its first cell.
+        shared: What makes trials comparable, and is the same in all of them.
         cells: All points of a grid; None for a search.
     """
 
@@ -44,6 +43,7 @@ class Plan:
     search: SearchConfig
     base: tuple[str, ...]
     config: Config
+    shared: Mapping[str, Any]
     cells: tuple[Mapping[str, str], ...] | None = None
 
     @property
@@ -65,6 +65,15 @@ class Plan:
     def turn(self) -> Turn:
         """The study's lock."""
         return turn_of(self.url, self.study.replace("/", "-"))
+
+
+def as_overrides(values: Mapping[str, Value]) -> list[str]:
+    """Values by key, as the command line takes them."""
+    words = {None: "null", True: "true", False: "false"}
+    return [
+        f"{key}={words[value] if value is None or isinstance(value, bool) else value}"
+        for key, value in values.items()
+    ]
 
 
 def open_study(plan: Plan) -> optuna.Study:
@@ -92,27 +101,24 @@ def open_study(plan: Plan) -> optuna.Study:
 
 def _definition(plan: Plan) -> dict[str, str]:
     """All that makes trials comparable, by key."""
-    base = flatten(to_dict(plan.config))
-    fixed = {key: each for key, each in base.items() if key not in FREE and key[:5] != "tags."}
-    space = (
-        {f"search.space: {each.key}": asdict(each) for each in plan.space.parameters}
-        if plan.cells is None
-        else {}
-    )
-    search = {
+    parts = dict(plan.shared) | {
         "search.metric": plan.search.metric,
         "search.direction": plan.search.direction,
-        "search.space: values": dict(plan.space.values),
-        "search.space: constraints": [str(each) for each in plan.space.constraints],
     }
-    return {key: json.dumps(each) for key, each in (fixed | space | search).items()}
+    if plan.cells is None:
+        parts["search.space"] = sorted(each.key for each in plan.space.parameters)
+        parts["search.space: constraints"] = [str(each) for each in plan.space.constraints]
+        parts |= {f"search.space: {each.key}": asdict(each) for each in plan.space.parameters}
+    else:
+        parts["search.space"] = ["grid", *sorted(plan.cells[0])]
+    return {key: json.dumps(each) for key, each in parts.items()}
 
 
 def _refuse_another(study: str, known: Mapping[str, str], given: Mapping[str, str]) -> None:
-    for key in (*given, *known):
-        if known.get(key) != given.get(key):
+    # Cells of a grid that come later may differ in more keys, or in fewer.
+    for key in given:
+        if known.get(key, given[key]) != given[key]:
             raise ConfigError(
-                f"study {study!r} was begun with {key} {known.get(key, 'left out')}, and now has "
-                f"{given.get(key, 'left out')}. Its trials would not compare: begin another with "
-                "search.study=NAME."
+                f"study {study!r} was begun with {key} {known[key]}, and now has {given[key]}. Its "
+                "trials would not compare: begin another with search.study=NAME."
             )

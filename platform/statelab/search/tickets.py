@@ -1,8 +1,9 @@
 """The queue of a study: exactly as many trials as were asked for, whatever dies in between.
 
 A trial that ends is finished, if it counts: it was trained to its end, pruned, or failed by what it
-is. It is skipped, if a constraint forbids its size; interrupted, if a signal stopped it; lost, if
-its process died. Those three are queued again, a lost one so many times at most.
+is. It is skipped, if a constraint forbids its size; interrupted, if something else than the trial
+stopped it, such as a signal; lost, if its process died. Those three don't count and are made up
+for; a lost one is repeated so many times at most, and counts then.
 
 Everything here is called by whoever has the study's turn.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "REASON",
     "SKIPPED",
     "WORKER",
+    "drop_surplus",
     "fail_lost",
     "finished",
     "has_open",
@@ -43,7 +45,7 @@ WORKER = "worker"
 REASON = "reason"
 #: Which constraint its sizes break.
 SKIPPED = "skipped"
-#: Which signal stopped it.
+#: What stopped it.
 INTERRUPTED = "interrupted"
 #: What it sets, in a grid.
 CELL = "cell"
@@ -98,8 +100,17 @@ def queue_trials(study: Study, total: int, points: Sequence[Mapping[str, Any]] =
         study.enqueue_trial(first[i] if i < len(first) else {})
 
 
+def drop_surplus(study: Study, total: int) -> None:
+    """Take out of the queue what an earlier call wanted beyond so many trials."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    _withdraw(study, waiting[max(0, total - len(finished(study)) - len(running)) :])
+
+
 def queue_cells(study: Study, cells: Sequence[Mapping[str, str]]) -> None:
-    """Queue each cell of a grid that is neither done, nor at work, nor queued."""
+    """Queue each cell of a grid that is neither done, nor at work, nor queued; drop all others."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    _withdraw(study, [each for each in waiting if each.user_attrs.get(CELL) not in cells])
     states = (*_OPEN, TrialState.COMPLETE)
     known = [each.user_attrs.get(CELL) for each in study.get_trials(deepcopy=False, states=states)]
     for cell in cells:
@@ -121,7 +132,9 @@ def fail_lost(study: Study, retries: int, end: Callable[[FrozenTrial], None]) ->
         end: Is called with each of them.
     """
     with warnings.catch_warnings():
+        # Optuna's of the heartbeat.
         warnings.simplefilter("ignore", ExperimentalWarning)
+        repeat = RetryHeartbeatStaleTrialCallback(max_retry=retries)
         fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if WORKER not in trial.user_attrs:
@@ -132,10 +145,17 @@ def fail_lost(study: Study, retries: int, end: Callable[[FrozenTrial], None]) ->
     for trial in trials:
         told = trial.user_attrs.keys() & {REASON, INTERRUPTED}
         if trial.state == TrialState.FAIL and not told and trial.number not in repeated:
+            # One that isn't repeated any more comes by at each turn.
             end(trial)
             trial = copy.deepcopy(trial)
             trial.user_attrs = _task(trial)
-            RetryHeartbeatStaleTrialCallback(max_retry=retries)(study, trial)
+            repeat(study, trial)
+
+
+def _withdraw(study: Study, trials: Sequence[FrozenTrial]) -> None:
+    for trial in trials:
+        study._storage.set_trial_user_attr(trial._trial_id, INTERRUPTED, "not wanted any more")
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
 
 def _task(trial: FrozenTrial) -> dict[str, Any]:
