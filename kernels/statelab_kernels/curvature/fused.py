@@ -31,7 +31,9 @@ def curvature(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sigma_t q_t and the sums after it; arguments as in the public `curvature`."""
-    return _run(q, k, None, center, second, first, position, cu_seqlens)
+    # 0 q + Sigma q: the same kernels.
+    lam = q.new_full(q.shape[:-1], -1, dtype=torch.float32)
+    return _run(0.0, q, k, lam, center, second, first, position, cu_seqlens)
 
 
 def ccq_query(
@@ -45,7 +47,7 @@ def ccq_query(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q_t - lam_t Sigma_t q_t and the sums after it; arguments as in the public `ccq_query`."""
-    return _run(q, k, lam, center, second, first, position, cu_seqlens)
+    return _run(1.0, q, k, lam, center, second, first, position, cu_seqlens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class _Call:
     Attributes:
         tile: How much of K a program takes at once; not less for a smaller K, see `gated`.
         block: How much of K it puts out.
+        plain: How often the query itself is in the output: 1, or 0 for the curvature alone.
     """
 
     tiling: Tiling
@@ -62,6 +65,7 @@ class _Call:
     key_dim: int
     tile: int
     block: int
+    plain: float
     center: bool
     position: Tensor
 
@@ -74,7 +78,9 @@ class _Call:
         return -(-self.key_dim // self.block)
 
 
-def _call(k: Tensor, center: bool, position: Tensor, cu_seqlens: Tensor | None) -> _Call:
+def _call(
+    plain: float, k: Tensor, center: bool, position: Tensor, cu_seqlens: Tensor | None
+) -> _Call:
     H, K = k.shape[-2:]
     size = 64 if k.element_size() == 2 else 32
     programs_per_span = H * (-(-K // size)) ** 2
@@ -86,29 +92,27 @@ def _call(k: Tensor, center: bool, position: Tensor, cu_seqlens: Tensor | None) 
         programs=_PROGRAMS,
     )
     block = size if size >= K else 2 * size
-    return _Call(tiling, H, K, size, block, center, position)
+    return _Call(tiling, H, K, size, block, plain, center, position)
 
 
 def _run(
+    plain: float,
     q: Tensor,
     k: Tensor,
-    lam: Tensor | None,
+    lam: Tensor,
     center: bool,
     second: Tensor,
     first: Tensor,
     position: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    q, k = q.contiguous(), k.contiguous()
-    lam = None if lam is None else lam.contiguous()
-    if q.dtype != k.dtype:
-        k = k.to(q.dtype)
-    learns = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (q, k, lam, second, first) if x is not None
-    )
+    """Plain q - lam Sigma q, and the sums."""
+    q, k, lam = q.contiguous(), k.to(q.dtype).contiguous(), lam.contiguous()
+    given = (q, k, lam, second, first)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     if q.shape[1] == 1 and cu_seqlens is None and not learns:
-        return _step(q, k, lam, center, second, first, position)
-    call = _call(k, center, position, cu_seqlens)
+        return _step(plain, q, k, lam, center, second, first, position)
+    call = _call(plain, k, center, position, cu_seqlens)
     out: tuple[Tensor, Tensor, Tensor] = _Curvature.apply(  # type: ignore[no-untyped-call]
         call, q, k, lam, second, first
     )
@@ -122,7 +126,7 @@ class _Curvature(torch.autograd.Function):
         call: _Call,
         q: Tensor,
         k: Tensor,
-        lam: Tensor | None,
+        lam: Tensor,
         second: Tensor,
         first: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,7 +145,7 @@ class _Curvature(torch.autograd.Function):
         call: _Call = ctx.call
         d_out = d_out.contiguous()
         kept, _ = _sums(call, k, k, lam, (second, first))
-        d_q, mean_d, d_lam = _correct(call, kept, d_out, k, lam, None if lam is None else q)
+        d_q, mean_d, d_lam = _correct(call, kept, d_out, k, lam, q)
         # In place of the sums, which are as large.
         means = (mean_q, mean_d)
         leaving = (d_second + d_second.mT, d_first)
@@ -149,11 +153,11 @@ class _Curvature(torch.autograd.Function):
         d_k = torch.empty_like(k)
         kernels.keys_kernel[len(call.tiling.chunks) * call.num_heads, call.num_blocks](
             q, k, d_out, lam, *means, *kept, call.position, d_k, call.tiling.chunks, call.num_heads,
-            K=call.key_dim, CORRECT=lam is not None, CENTER=call.center,
+            K=call.key_dim, CENTER=call.center,
             C=call.tiling.chunk_size, BK=call.tile, BN=call.block, num_stages=2,
         )  # fmt: skip
-        if lam is not None and d_lam is not None:
-            d_lam = d_lam.sum(0).neg_().to(lam.dtype)
+        assert d_lam is not None
+        d_lam = d_lam.sum(0).neg_().to(lam.dtype)
         # As symmetric as the sum itself.
         return None, d_q, d_k, d_lam, d_second.div_(2), d_first
 
@@ -162,7 +166,7 @@ def _sums(
     call: _Call,
     x: Tensor,
     y: Tensor,
-    lam: Tensor | None,
+    lam: Tensor,
     initial: tuple[Tensor, Tensor],
     means: tuple[Tensor | None, Tensor | None] | None = None,
     kept: tuple[Tensor, Tensor] | None = None,
@@ -174,7 +178,7 @@ def _sums(
     launch = partial(
         kernels.sums_kernel[num_spans * H, call.num_tiles, call.num_tiles],
         x, y, lam, *(means or (None, None)), call.position, K=K,
-        CORRECT=lam is not None, CENTER=call.center, BACKWARD=backward,
+        CENTER=call.center, BACKWARD=backward,
         C=tiling.chunk_size, BK=call.tile,
     )  # fmt: skip
     if tiling.is_cut:
@@ -205,7 +209,7 @@ def _correct(
     kept: tuple[Tensor, Tensor],
     x: Tensor,
     k: Tensor,
-    lam: Tensor | None,
+    lam: Tensor,
     y: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The output for x, mu . x, and y . Sigma x in parts [blocks, B, T, H]."""
@@ -216,17 +220,18 @@ def _correct(
         dot_y = x.new_empty(call.num_blocks, *x.shape[:-1], dtype=torch.float32)
     kernels.correct_kernel[len(call.tiling.chunks) * call.num_heads, call.num_blocks](
         x, k, lam, y, *kept, call.position, out, mean, dot_y, call.tiling.chunks,
-        call.num_heads, x.numel() // call.key_dim,
-        K=call.key_dim, CORRECT=lam is not None, CENTER=call.center,
+        call.plain, call.num_heads, x.numel() // call.key_dim,
+        K=call.key_dim, CENTER=call.center,
         C=call.tiling.chunk_size, BK=call.tile, BN=call.block,
     )  # fmt: skip
     return out, mean, dot_y
 
 
 def _step(
+    plain: float,
     q: Tensor,
     k: Tensor,
-    lam: Tensor | None,
+    lam: Tensor,
     center: bool,
     second: Tensor,
     first: Tensor,
@@ -251,9 +256,9 @@ def _step(
         out,
         new_second,
         new_first,
+        plain,
         H,
         K=K,
-        CORRECT=lam is not None,
         CENTER=center,
         BK=BK,
         BN=BN,

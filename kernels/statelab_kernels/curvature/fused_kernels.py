@@ -14,7 +14,7 @@ from statelab_kernels.jit import jit
 def sums_kernel(
     x, y, lam, mean_x, mean_y, position, second, first, left_first, kept_second, kept_first, spans,
     H, K: tl.constexpr,
-    CORRECT: tl.constexpr, CENTER: tl.constexpr, BACKWARD: tl.constexpr, PER_SPAN: tl.constexpr,
+    CENTER: tl.constexpr, BACKWARD: tl.constexpr, PER_SPAN: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """The sums of a span, and what each of its chunks finds of them.
@@ -58,7 +58,7 @@ def sums_kernel(
             tl.store(p_kept, b_keep.to(kept_second.dtype.element_ty), mask=m_kn)
             tl.store(kept_first + (i_ch + i_c.to(tl.int64) * H) * K + p_first, b_fn, mask=m_first)
         if BACKWARD:
-            b_c = _weight(lam, rows, m_t, seen + o_t + 1, CORRECT)
+            b_c = _weight(lam, rows, m_t, seen + o_t + 1)
             b_yk, b_yn = _tile(y, rows, o_k, m_t, K), _tile(y, rows, o_n, m_t, K)
             b_ck, b_cn = (b_yk * b_c[:, None]).to(b_xk.dtype), (b_yn * b_c[:, None]).to(b_xk.dtype)
             b_S = tl.dot(tl.trans(b_ck), b_xn, b_S, input_precision="tf32x3")
@@ -81,11 +81,10 @@ def sums_kernel(
 @jit
 def correct_kernel(
     x, k, lam, y, second, first, position, out, mean, dot_y, chunks,
-    H, num_rows, K: tl.constexpr,
-    CORRECT: tl.constexpr, CENTER: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    plain, H, num_rows, K: tl.constexpr,
+    CENTER: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Sigma x, or x - lam Sigma x; mu . x; and y . Sigma x if there is a y."""
+    """The output plain x - lam Sigma x; mu . x; and y . Sigma x if there is a y."""
     i_ch, rows, m_t, before = _chunk(chunks, position, H, C)
     i_n, o_c = tl.program_id(1), tl.arange(0, C)
     o_n, m_causal = i_n * BN + tl.arange(0, BN), o_c[:, None] >= o_c[None, :]
@@ -106,17 +105,19 @@ def correct_kernel(
         # mu . x is taken off each score before it is rounded.
         b_m = (b_fx + tl.sum(b_P, 1)) * b_r
         b_P = tl.where(m_causal, b_P - b_m[:, None], 0)
-        b_fn = tl.load(first + i_ch * K + o_n, mask=o_n < K, other=0)
-        b_o += (b_fx / tl.maximum(before, 1) - b_m)[:, None] * b_fn[None, :]
         tl.store(mean + rows, b_m, mask=m_t & (i_n == 0))
     b_xn, b_kn = _tile(x, rows, o_n, m_t, K), _tile(k, rows, o_n, m_t, K)
-    b_o = tl.dot(b_P.to(b_kn.dtype), b_kn, b_o, input_precision="tf32x3") * b_r[:, None]
+    b_o = tl.dot(b_P.to(b_kn.dtype), b_kn, b_o, input_precision="tf32x3")
+    if CENTER:
+        # Not before the last product, whose sum Triton 3.6 would lose it from.
+        b_fn = tl.load(first + i_ch * K + o_n, mask=o_n < K, other=0)
+        b_o += (b_fx / tl.maximum(before, 1) - b_m)[:, None] * b_fn[None, :]
+    b_o *= b_r[:, None]
     if y is not None:
         b_y = _tile(y, rows, o_n, m_t, K)
         tl.store(dot_y + i_n.to(tl.int64) * num_rows + rows, tl.sum(b_y * b_o, 1), mask=m_t)
-    if CORRECT:
-        b_lam = tl.load(lam + rows, mask=m_t, other=0).to(tl.float32)
-        b_o = b_xn - b_lam[:, None] * b_o
+    b_lam = tl.load(lam + rows, mask=m_t, other=0).to(tl.float32)
+    b_o = plain * b_xn - b_lam[:, None] * b_o
     p_out = out + rows[:, None] * K + o_n[None, :]
     tl.store(p_out, b_o.to(out.dtype.element_ty), mask=m_t[:, None] & (o_n < K)[None, :])
 
@@ -125,8 +126,7 @@ def correct_kernel(
 def keys_kernel(
     q, k, d_out, lam, mean_q, mean_d, second, first, position, d_k, chunks,
     H, K: tl.constexpr,
-    CORRECT: tl.constexpr, CENTER: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    CENTER: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the keys, from the backward sums."""
     i_ch, rows, m_t, before = _chunk(chunks, position, H, C)
@@ -145,7 +145,7 @@ def keys_kernel(
     if CENTER:
         b_Pq -= tl.load(mean_q + rows, mask=m_t, other=0)[:, None]
         b_Pd -= tl.load(mean_d + rows, mask=m_t, other=0)[:, None]
-    b_c = _weight(lam, rows, m_t, before + o_c + 1, CORRECT)
+    b_c = _weight(lam, rows, m_t, before + o_c + 1)
     b_q, b_d = _tile(q, rows, o_n, m_t, K), _tile(d_out, rows, o_n, m_t, K)
     b_Pq = tl.where(m_causal, b_Pq * b_c[:, None], 0).to(b_q.dtype)
     b_Pd = tl.where(m_causal, b_Pd * b_c[:, None], 0).to(b_q.dtype)
@@ -158,8 +158,8 @@ def keys_kernel(
 @jit
 def step_kernel(
     q, k, lam, second, first, position, out, new_second, new_first,
-    H, K: tl.constexpr,
-    CORRECT: tl.constexpr, CENTER: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    plain, H, K: tl.constexpr,
+    CENTER: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """One token: N rows of the sums are read, added to, read from, and written."""
     i_nh, i_b = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -179,9 +179,8 @@ def step_kernel(
     if CENTER:
         b_f = tl.load(first + i_nh * K + o_k, mask=m_k, other=0) + b_k
         b_o -= b_fn / count * (tl.sum(b_f * b_q, 0) / count)
-    if CORRECT:
-        b_qn = tl.load(q + i_nh * K + o_n, mask=m_n, other=0).to(tl.float32)
-        b_o = b_qn - tl.load(lam + i_nh).to(tl.float32) * b_o
+    b_qn = tl.load(q + i_nh * K + o_n, mask=m_n, other=0).to(tl.float32)
+    b_o = plain * b_qn - tl.load(lam + i_nh).to(tl.float32) * b_o
     tl.store(out + i_nh * K + o_n, b_o.to(out.dtype.element_ty), mask=m_n)
 
 
@@ -210,10 +209,6 @@ def _sums(kept, i_ch, o_k, o_n, K: tl.constexpr):
 
 
 @jit
-def _weight(lam, rows, m_t, b_n, CORRECT: tl.constexpr):
-    """c, by which Sigma q counts in the output: 1 / n, or -lam / n."""
-    if CORRECT:
-        b_c = -tl.load(lam + rows, mask=m_t, other=0).to(tl.float32) / b_n
-    else:
-        b_c = tl.where(m_t, 1 / b_n, 0)
-    return b_c
+def _weight(lam, rows, m_t, b_n):
+    """The weight -lam / n by which sum_j k_j (k_j . q) counts in the output."""
+    return -tl.load(lam + rows, mask=m_t, other=0).to(tl.float32) / b_n
