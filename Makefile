@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-fast lint format clean
+.PHONY: help setup demo test test-fast test-gpu lint format clean
 
 help:
 	@echo "make demo       train every pair on text and on recall, and compare (6 minutes)"
 	@echo "make test       all tests that need no GPU"
 	@echo "make test-fast  those that take seconds"
+	@echo "make test-gpu   the kernels on a CUDA device"
 	@echo "make lint       ruff, mypy, and the direction of imports"
 	@echo "make setup      the virtual environment alone, in .venv"
 
@@ -23,10 +24,13 @@ demo: setup
 	$(BIN)/python -m statelab.demo
 
 test: setup
-	$(BIN)/python -m pytest -n auto -m "not gpu"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not gpu"
 
 test-fast: setup
 	$(BIN)/python -m pytest -n auto -m "not gpu and not slow"
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu tests/kernels -rA
 
 lint: setup
 	$(BIN)/ruff check .

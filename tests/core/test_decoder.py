@@ -186,7 +186,8 @@ def test_a_state_of_another_model_is_refused(toy_config):
         build_model(toy_config("read=ccq"))(draw(2), state)
 
 
-def test_a_backend_that_there_is_not_is_refused(toy_config):
+def test_a_backend_that_can_not_run_is_refused(toy_config, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
     model = build_model(toy_config("model.backend=fused"))
     with pytest.raises(RuleError, match=r"backend='fused'.* [Uu]se"):
         model(draw(1))
