@@ -1,4 +1,4 @@
-"""The choice between the forms of one op: reference, chunked, fused, or another library's."""
+"""The choice between the forms of one op: reference, chunked, fused."""
 
 import functools
 import logging
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-Backend = Literal["auto", "reference", "chunked", "fused", "fla"]
+Backend = Literal["auto", "reference", "chunked", "fused"]
 
 Form = TypeVar("Form", bound=Callable[..., Any])
 # Why a form can't run on what it is given; None if it can.

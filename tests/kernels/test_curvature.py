@@ -290,8 +290,3 @@ def test_state_without_position_is_refused() -> None:
 def test_no_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="T must be >= 1, got 0"):
         call("curvature", make_inputs((2, 0, 1, 3)), "auto")
-
-
-def test_a_form_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="backend='fla' does not exist for ccq_query"):
-        call("ccq_query", make_inputs(SIZES[0]), "fla")
