@@ -1,0 +1,285 @@
+"""Real commands with real workers: killed, interrupted, and without their database for a while."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from optuna.trial import TrialState
+
+from statelab_mlflow.store import connect
+
+#: A trial takes seconds, so that it can be met in the middle.
+LONG = {"trainer.max_steps": 120, "trainer.val_every": 20, "data.num_train": 400}
+SPACE = {
+    "parameters": {"optim.lr": {"low": 1e-3, "high": 1e-1, "log": True}},
+    "search": {"sampler": "random", "pruner": "none", "heartbeat": 1},
+}
+
+
+class Postgres:
+    """A server in a folder of its own, which runs as nobody special."""
+
+    def __init__(self, folder: Path) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        initdb = found[-1] if found else shutil.which("initdb")
+        assert initdb, "these tests need PostgreSQL: apt-get install -y postgresql"
+        self.programs, self.folder, self.user = Path(initdb).parent, folder, []
+        if os.getuid() == 0:
+            shutil.chown(folder, "postgres")
+            who = ("--reuid=postgres", "--regid=postgres", "--clear-groups")
+            self.user = ["setpriv", *who, "env", f"HOME={folder}"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        options = ("-U", "lab", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+        self._call("initdb", "-D", f"{folder}/data", *options)
+        self.start()
+
+    def start(self) -> None:
+        """Return when it answers."""
+        where = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
+        more = "-c fsync=off -c max_connections=200"
+        control = ("pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log")
+        self._call(*control, "-w", "-o", f"{where} {more}", "start")
+
+    def stop(self) -> None:
+        """Cut all connections."""
+        self._call("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "stop")
+
+    def make(self, database: str) -> str:
+        """Make a database; gives its URL."""
+        self._call("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "lab", database)
+        return f"postgresql+psycopg://lab@127.0.0.1:{self.port}/{database}"
+
+    def _call(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [*self.user, self.programs / program, *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
+        )
+
+
+@pytest.fixture
+def postgres():
+    # The socket's path must be short.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    server = Postgres(folder)
+    yield server
+    server.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start(toy, away):
+    """Start a search on the toy model; each is gone at the end of the test."""
+    values = {key: yaml.safe_load(each) for key, each in (a.split("=", 1) for a in toy())}
+    (away / "toy.yaml").write_text(yaml.safe_dump(values | LONG))
+    (away / "space.yaml").write_text(yaml.safe_dump(SPACE))
+    started = []
+
+    def start(*arguments):
+        given = ("experiment=toy.yaml", "search=space.yaml", *arguments)
+        log = (away / f"command_{len(started)}.log").open("wb")
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "statelab", "search", *given, "--json"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def outcome(process, seconds=300):
+    out, _ = process.communicate(timeout=seconds)
+    return json.loads(out.splitlines()[-1])
+
+
+def until(condition, what, seconds=180):
+    """The first thing that is true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if found := condition():
+                return found
+        except (KeyError, IndexError):
+            pass
+        assert time.monotonic() < deadline, f"in {seconds} s there was no {what}"
+        time.sleep(0.2)
+
+
+def trials(url, *states):
+    study = optuna.load_study(study_name="toy-space", storage=url)
+    return study.get_trials(states=states or None)
+
+
+def training(url):
+    """The trials that are at work on their runs."""
+    return [each for each in trials(url, TrialState.RUNNING) if "run_id" in each.user_attrs]
+
+
+def process_of(trial):
+    return int(trial.user_attrs["worker"].rpartition(":")[2])
+
+
+def runs(uri):
+    """Status of the study's run, and how many of its trials' runs have which."""
+    client = connect(uri)
+    found = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    (parent,) = [each for each in found if "trial" not in each.data.tags]
+    return parent.info.status, Counter(each.info.status for each in found if each is not parent)
+
+
+@pytest.mark.slow
+def test_whatever_dies_the_search_ends_with_all_trials_and_nothing_running(postgres, start):
+    study, store = postgres.make("optuna"), postgres.make("mlflow")
+    connect(store)
+    given = ("n_trials=8", f"search.storage={study}", f"tracking.uri={store}")
+
+    first = start(*given, "workers=4")
+    until(lambda: optuna.get_all_study_names(study), "study")
+    met = until(lambda: training(study), "trial at work")[0]
+    os.kill(process_of(met), signal.SIGKILL)
+    until(lambda: trials(study, TrialState.FAIL), "trial that is found lost")
+    workers = {process_of(each) for each in until(lambda: training(study), "trial at work")}
+    first.kill()
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers")
+    assert len(trials(study, TrialState.COMPLETE)) < 8
+
+    second = start(*given, "workers=2")
+    until(lambda: training(study), "trial at work")
+    postgres.stop()
+    time.sleep(10)
+    postgres.start()
+    assert outcome(second)["counts"] == {"complete": 8}
+    assert second.returncode == 0
+
+    ended = Counter(each.state.name for each in trials(study))
+    assert ended["COMPLETE"] == 8
+    assert ended["FAIL"] >= 1
+    assert set(ended) == {"COMPLETE", "FAIL"}
+    parent, children = runs(store)
+    assert parent == "FINISHED"
+    assert children["FINISHED"] >= 8
+    assert children["KILLED"] >= 1
+    assert children["RUNNING"] == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_workers_puts_their_trials_back_and_a_rerun_goes_on(start, away):
+    study, store = f"sqlite:///{away}/runs/optuna.db", f"sqlite:///{away}/runs/mlflow.db"
+    first = start("n_trials=3", "workers=1")
+    until((away / "runs/optuna.db").exists, "database")
+    met = until(lambda: training(study), "trial at work")[0]
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    assert not Path(f"/proc/{process_of(met)}").exists()
+    assert trials(study, TrialState.RUNNING) == []
+    (stopped,) = [each for each in trials(study) if each.number == met.number]
+    assert stopped.user_attrs["interrupted"] == "SIGTERM"
+    (again,) = [
+        each
+        for each in trials(study, TrialState.WAITING)
+        if each.system_attrs.get("fixed_params") == met.params
+    ]
+    assert again.number != met.number
+    parent, children = runs(store)
+    assert (parent, children["RUNNING"], children["KILLED"]) == ("KILLED", 0, 1)
+
+    second = start("n_trials=3", "workers=1")
+    assert outcome(second)["counts"] == {"complete": 3}
+    assert runs(store) == ("FINISHED", Counter(FINISHED=3, KILLED=1))
+
+
+@pytest.mark.slow
+def test_eight_processes_record_their_runs_in_one_file(away):
+    (away / "record.py").write_text(
+        textwrap.dedent("""
+        import os, sys
+        from statelab.config import Config, DataConfig, ModelConfig, RuleConfig
+        from statelab_mlflow import MLflowTracker
+
+        rule = RuleConfig(name="any", options=None)
+        model, data = ModelConfig(write=rule, read=rule), DataConfig(name="any")
+        config = Config(experiment="toy", run_dir="runs", model=model, data=data)
+
+        def record():
+            for number in range(4):
+                run = MLflowTracker().start(
+                    config, name="a run", params={"n": number}, tags={}, description=""
+                )
+                for step in range(50):
+                    run.logger.log_metrics({"loss": 1.0, "lr": 0.1}, step)
+                run.finish("FINISHED")
+
+        import mlflow
+        children = []
+        for _ in range(8):
+            child = os.fork()
+            if not child:
+                record()
+                os._exit(0)
+            children.append(child)
+        sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, "record.py"], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, "locked" in done.stderr) == (0, False), done.stderr
+    client = connect(f"sqlite:///{away}/runs/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'toy'")
+    found = client.search_runs([experiment.experiment_id])
+    assert Counter(each.info.status for each in found) == {"FINISHED": 32}
+    assert all(len(client.get_metric_history(r.info.run_id, "loss")) == 50 for r in found)
+
+
+@pytest.mark.slow
+def test_the_dashboard_opens_a_study(here, arguments, trained, away):
+    import urllib.request
+
+    here(arguments("n_trials=2"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = Path(sys.executable).with_name("optuna-dashboard")
+    url = f"sqlite:///{away}/runs/optuna.db"
+    server = subprocess.Popen(
+        [program, url, "--host", "127.0.0.1", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def answer(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as page:
+                return page.status, page.read().decode()
+        except OSError:
+            assert server.poll() is None
+            return None
+
+    try:
+        status, _ = until(lambda: answer("/dashboard/"), "answer", 60)
+        assert status == 200
+        assert "toy-space" in answer("/api/studies")[1]
+    finally:
+        server.kill()
+        server.wait()
