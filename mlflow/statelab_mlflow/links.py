@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["View", "comparison", "publish", "run_page", "runs_page"]
 
 _COLUMNS = (
-    *("metrics.`val/loss`", "metrics.`val/accuracy`", "metrics.`train/loss`"),
-    *("params.`optim.lr`", "tags.`seed`", "tags.`parameters`", "tags.`memory_bytes`"),
+    *("metrics.`val/loss`", "metrics.`val/accuracy`", "params.`optim.lr`"),
+    *("tags.`seed`", "tags.`parameters`", "tags.`memory_bytes`"),
 )
 
 

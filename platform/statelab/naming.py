@@ -1,6 +1,6 @@
 """How runs are called, and what is said of them: the difference comes first, equations are Unicode.
 
-MLflow's table shows some fifteen characters of a name, and its Markdown knows no LaTeX.
+MLflow's table shows some fourteen characters of a name, and its Markdown knows no LaTeX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_run", "in_unicode", "pair_name", "run_name", "short_pair"]
 
-_SHOWN = 15
+_SHOWN = 14
 _FEWEST = 8
 
 _GREEK = {

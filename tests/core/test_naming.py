@@ -16,9 +16,9 @@ def named(write, read, seed=0):
     ("write", "read", "seed", "name"),
     [
         ("gla", "ccq", 1, "gla+ccq s1"),
-        ("deltanet", "ccq", 0, "deltanet+ccq s0"),
-        ("gla", "interdomain", 12, "gla+interdo s12"),
-        ("gated_deltanet", "interdomain", 1, "gdelta+inter s1"),
+        ("deltanet", "ccq", 0, "deltane+ccq s0"),
+        ("gla", "interdomain", 12, "gla+interd s12"),
+        ("gated_deltanet", "interdomain", 1, "gdelt+inter s1"),
         ("rules.py:Leaky", "plain", 3, "Leaky+plain s3"),
         ("deltanet", "plain", 2**31 - 1, "delt+plai s2147483647"),
     ],
@@ -29,7 +29,7 @@ def test_a_run_is_called_by_its_pair_and_seed(write, read, seed, name):
 
 def test_all_pairs_and_seeds_differ_in_what_the_table_shows():
     runs = itertools.product(write_rules.names(), read_rules.names(), (0, 1, 9))
-    names = [named(*run)[:15] for run in runs]
+    names = [named(*run)[:14] for run in runs]
     assert len(set(names)) == len(names)
 
 

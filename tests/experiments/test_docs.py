@@ -14,6 +14,8 @@ PAGES = (
     "from-fla",
     "from-mad",
     "runs",
+    "mlflow",
+    "compare",
 )
 
 
