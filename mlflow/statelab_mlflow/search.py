@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,14 +31,15 @@ def find_runs(client: MlflowClient, query: RunQuery, run_dir: Path) -> list[Logg
     """
     experiments = [each.experiment_id for each in client.search_experiments(max_results=_PAGE)]
     found = _pages(client, experiments, _filter(query), _order(query), query.limit or _PAGE)
-    return [
-        LoggedRun(
-            record=_record(run, run_dir),
-            params=dict(run.data.params),
-            tags=dict(run.data.tags),
-        )
-        for run in islice(found, query.limit)
-    ]
+    with _uncollected():
+        return [
+            LoggedRun(
+                record=_record(run, run_dir),
+                params=dict(run.data.params),
+                tags=dict(run.data.tags),
+            )
+            for run in islice(found, query.limit)
+        ]
 
 
 def read_history(client: MlflowClient, run_id: str, metric: str) -> dict[int, float]:
@@ -70,6 +73,21 @@ def newest_study(client: MlflowClient, experiment_id: str) -> str | None:
     where = "tags.study LIKE '%' AND tags.kind = 'train'"
     newest = next(_pages(client, [experiment_id], where, _order(RunQuery()), 1), None)
     return newest.data.tags["study"] if newest else None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python from looking for garbage again and again among a hundred thousand new objects.
+
+    MLflow makes so many of a thousand runs, and they are read in less than half the time so.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _pages(

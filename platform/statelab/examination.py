@@ -10,9 +10,10 @@ from torch import Tensor
 from statelab import probe
 from statelab.config import Config
 from statelab.decoder import Decoder
+from statelab.layers import chosen
 from statelab.registries import data_modules
 
-__all__ = ["SHOWN", "Examination", "chosen", "examine"]
+__all__ = ["SHOWN", "Examination", "examine"]
 
 #: Tokens in a map of weights, where nobody says which.
 SHOWN = 40
@@ -61,13 +62,6 @@ def examine(model: Decoder, config: Config, tokens: Tensor, shown: int = SHOWN) 
         weights=probe.effective_weights(model, text, layers=_shown(kinds)),
         text=[data.spell(config.data, token) for token in text[0].tolist()],
     )
-
-
-def chosen(layers: Sequence[int], most: int) -> list[int]:
-    """At most so many of the layers, from first to last at even distances."""
-    if len(layers) <= most:
-        return list(layers)
-    return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
 
 
 def _shown(kinds: Mapping[int, str]) -> list[int]:

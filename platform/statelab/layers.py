@@ -8,6 +8,7 @@ conv(width=3)               a short convolution alone
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from statelab.errors import ConfigError, near_miss
 if TYPE_CHECKING:
     from statelab.config import ModelConfig
 
-__all__ = ["Layer", "layer_list", "parse_layers"]
+__all__ = ["Layer", "chosen", "layer_list", "parse_layers"]
 
 _OPTIONS = {"memory": (), "attention": ("window",), "conv": ("width",)}
 
@@ -52,6 +53,13 @@ def layer_list(model: ModelConfig) -> list[Layer]:
             f"model.layers={model.layers!r}; leave model.num_layers out."
         )
     return pattern * (total // len(pattern))
+
+
+def chosen(layers: Sequence[int], most: int) -> list[int]:
+    """At most so many of the layers, from first to last at even distances."""
+    if len(layers) <= most:
+        return list(layers)
+    return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
 
 
 def parse_layers(text: str) -> list[Layer]:

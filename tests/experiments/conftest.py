@@ -79,12 +79,15 @@ class Reader:
         return [command for block in blocks(page) for command in self._take(block)]
 
     def command(self, line: str) -> None:
-        """Run one line; a training is made short, and ID is the newest run."""
+        """Run one line; a training is made short, a grid small, and ID is the newest run."""
         words = shlex.split(line, comments=True)
         runs = sorted(self.folder.glob("runs/*/*"), key=lambda run: run.stat().st_mtime)
         words = [re.sub(r"\bID\b", runs[-1].name, each) if runs else each for each in words]
         if words[0] == "statelab":
-            if words[1] == "train":
+            if words[1] == "grid":
+                # Two values of a key are several.
+                words = [re.sub(r"=([^,]+,[^,]+),.*", r"=\1", each) for each in words]
+            if words[1] in ("train", "grid"):
                 words += SHORT
             with pytest.raises(SystemExit) as ended:
                 main(words[1:])

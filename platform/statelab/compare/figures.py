@@ -175,7 +175,7 @@ def _lr_sensitivity(comparison: Comparison) -> Chart | None:
         ]
         if len({x for x, _ in points}) > 1:
             series[row.labels] = [_point(x, mean_interval(values)) for x, values in _by_x(points)]
-    return lr_chart(comparison.config.metric, series) if series else None
+    return lr_chart(comparison.config.metric, dict(sorted(series.items()))) if series else None
 
 
 def _chart(
@@ -193,7 +193,9 @@ def _chart(
         title=title,
         x=x,
         y=y or config.metric,
-        series={name: sorted(points, key=lambda each: each.x) for name, points in series.items()},
+        series={
+            name: sorted(points, key=lambda each: each.x) for name, points in sorted(series.items())
+        },
         log_x=log_x,
         log_y=log_y,
         bands=bands,

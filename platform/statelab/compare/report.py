@@ -37,11 +37,13 @@ class Report:
         comparison: The table.
         files: What was written.
         run_id: The run that has it in the tracking store; None if it wasn't recorded.
+        ui: The command that shows it there; empty if it wasn't recorded.
     """
 
     comparison: Comparison
     files: tuple[Path, ...]
     run_id: str | None
+    ui: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -60,6 +62,13 @@ class _Place:
     experiment: str
     run_dir: str
     tracking: TrackingConfig
+
+    def ui(self) -> tuple[str, ...]:
+        """The command that shows the experiment."""
+        run_dir = () if self.run_dir == "runs" else (f"run_dir={self.run_dir}",)
+        uri = (f"tracking.uri={self.tracking.uri}",) if self.tracking.uri else ()
+        experiment = self.tracking.experiment or self.experiment
+        return ("ui", f"experiment={experiment}", *run_dir, *uri)
 
 
 def run_comparison(
@@ -82,9 +91,10 @@ def run_comparison(
     if not tracking.enabled:
         out = config.out and Path(config.out)
         files = _write(comparison, out, tracking) if out else ()
-        return Report(comparison=comparison, files=files, run_id=None)
+        return Report(comparison=comparison, files=files, run_id=None, ui=())
+    place = _Place(experiment=_experiment(entries), run_dir=config.run_dir, tracking=tracking)
     run = tracker().start(
-        _Place(experiment=_experiment(entries), run_dir=config.run_dir, tracking=tracking),
+        place,
         name=_title(config),
         params=flatten({"compare": asdict(config), "where": dict(where)}),
         tags={"kind": "compare", **({"study": config.study} if config.study else {})},
@@ -100,7 +110,7 @@ def run_comparison(
         run.finish(status)
     if config.out is not None:
         files = tuple(_copy(file, run.folder, Path(config.out)) for file in files)
-    return Report(comparison=comparison, files=files, run_id=run.id)
+    return Report(comparison=comparison, files=files, run_id=run.id, ui=place.ui())
 
 
 def _write(comparison: Comparison, folder: Path, tracking: TrackingConfig) -> tuple[Path, ...]:

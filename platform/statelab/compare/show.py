@@ -14,7 +14,7 @@ def print_comparison(report: Report) -> None:
     """Print the table, what has to be said of it, and what was written."""
     from statelab.compare.export import heads, written_rows
     from statelab.compare.notes import notes
-    from statelab.console import console, make_table
+    from statelab.console import console, make_table, print_command
 
     comparison = report.comparison
     names = heads(comparison)
@@ -26,3 +26,5 @@ def print_comparison(report: Report) -> None:
     console.print("\n".join(notes(comparison)))
     if report.files:
         console.print("\n".join(map(str, report.files)))
+    if report.ui:
+        print_command(*report.ui)

@@ -227,8 +227,8 @@ def _cells(runs: Sequence[Entry], over: tuple[str, ...], labels: tuple[str, ...]
     settings: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for each in runs:
         settings[tuple(map(each.label, over))].append(each)
-    for each in settings.values():
-        _refuse_mixed(each, labels, set())
+    for alike in settings.values():
+        _refuse_mixed(alike, labels, set())
     # With another rule come other options.
     varied = any(key.startswith(_RULES) and key.endswith(".name") for key in over)
     options = {key for key in _params(runs) if varied and key.startswith(_RULES)}

@@ -70,7 +70,13 @@ class Chart:
         plain_axes(axes, x=self.x, y=self.y)
         _label_own(axes, self)
         figure.suptitle(self.title, fontsize=11)
-        figure.legend(loc="outside right upper", fontsize=8, frameon=False, handlelength=3.2)
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1.0),
+            fontsize=8,
+            frameon=False,
+            handlelength=3.2,
+        )
         return figure
 
     def page(self) -> Any:

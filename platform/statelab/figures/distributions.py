@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
-from statelab.examination import chosen
 from statelab.figures.style import BLUE, ORANGE, Subject, make_figure, plain_axes
+from statelab.layers import chosen
 
 __all__ = ["Fan", "bands", "distribution", "file_name"]
 

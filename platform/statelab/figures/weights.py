@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from statelab.examination import chosen
 from statelab.figures.style import Subject, make_figure
+from statelab.layers import chosen
 from statelab.probe import Weights
 
 __all__ = ["against_plain", "effective_weights"]

@@ -78,7 +78,7 @@ class Pool:
             status = process.poll()
             if status is None:
                 continue
-            del self._processes[number]
+            _close(self._processes.pop(number))
             if status == 0:
                 continue
             if status != 2 and self._started[number] < self.lives:
@@ -95,7 +95,14 @@ class Pool:
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
             process.wait()
+            _close(process)
         self._processes.clear()
 
     def _log(self, number: int) -> Path:
         return self.logs / f"worker_{number}.log"
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe of one that has ended."""
+    assert process.stdin is not None
+    process.stdin.close()
