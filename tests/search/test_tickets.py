@@ -100,22 +100,22 @@ def test_a_lost_trial_is_repeated_with_its_values_so_often_and_counts_then(study
         drawn = trial.suggest_float("x", 0, 1)
         # What Optuna does when a heartbeat is over.
         study.tell(trial, state=FAIL)
-        fail_lost(study, 2, lambda trial: ended.append(trial.number))
+        fail_lost(study, 2, lambda: ended.append(1))
         assert len(finished(study)) == (attempt == 2)
         queue_trials(study, 1)
         assert has_open(study, WAITING) == (attempt < 2)
         assert drawn == study.trials[0].params["x"]
-    assert ended == [0, 1, 2]
+    assert len(ended) == 2
     assert states(study) == {"FAIL": 3}
 
 
 def test_a_trial_whose_process_died_as_it_began_is_repeated(study):
     queue_trials(study, 1)
     study.ask()
-    fail_lost(study, 2, lambda trial: None)
+    fail_lost(study, 2, lambda: None)
     assert states(study) == {"FAIL": 1, "WAITING": 1}
     begin(study)
-    fail_lost(study, 2, lambda trial: None)
+    fail_lost(study, 2, lambda: None)
     assert states(study) == {"FAIL": 1, "RUNNING": 1}
 
 
@@ -127,7 +127,7 @@ def test_what_fewer_trials_leave_over_is_dropped(study):
     assert states(study) == {"COMPLETE": 1, "RUNNING": 1, "WAITING": 1, "FAIL": 2}
     drop_surplus(study, 1)
     assert states(study) == {"COMPLETE": 1, "RUNNING": 1, "FAIL": 3}
-    fail_lost(study, 2, lambda trial: pytest.fail("it was not lost"))
+    fail_lost(study, 2, lambda: pytest.fail("none was lost"))
     assert len(finished(study)) == 1
     queue_trials(study, 4)
     assert has_open(study, WAITING)
@@ -196,7 +196,7 @@ def workers(arguments, monkeypatch, away: Path, empty_study_database):
                 turn=turn,
             ),
             refill=lambda study: queue_trials(study, plan.total),
-            end_run=lambda trial: None,
+            end_runs=lambda: None,
         )
 
     def run(number, total, act):

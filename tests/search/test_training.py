@@ -60,7 +60,7 @@ def test_a_study_has_a_run_with_all_trials_below_it(here, arguments, away, monke
         "2": ("KILLED", True),
         "3": ("FAILED", False),
     }
-    assert children["0"].info.run_name == "betas=[0.9, 0.95] lr=0.02"
+    assert children["0"].info.run_name == "betas=[0.9, 0.95] lr=0.02 gla+plain s0"
     assert json.loads(children["0"].data.params["optim.lr"]) == 0.02
     assert len(client.get_metric_history(children["0"].info.run_id, "val/loss")) == 10
 

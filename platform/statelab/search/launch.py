@@ -16,7 +16,7 @@ from statelab.children import end_with_parent
 from statelab.search.objective import RUN, VALUES, Objective
 from statelab.search.patient import AWAY
 from statelab.search.pool import Pool
-from statelab.search.record import end_run, open_record
+from statelab.search.record import end_stray_runs, open_record
 from statelab.search.study import PARENT, Plan, open_study
 from statelab.search.tickets import (
     CELL,
@@ -127,7 +127,7 @@ def work(plan: Plan) -> None:
             study=study,
             objective=objective,
             refill=lambda study: _refill(plan, study),
-            end_run=lambda trial: end_run(plan, trial),
+            end_runs=lambda: end_stray_runs(plan, study),
         ).work()
 
 

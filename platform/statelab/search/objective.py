@@ -12,7 +12,7 @@ from optuna import Trial, TrialPruned
 
 from statelab.errors import RunError, UnknownNameError, near_miss
 from statelab.loading import load_config, to_dict
-from statelab.search.naming import in_short
+from statelab.search.naming import trial_name
 from statelab.search.patient import AWAY
 from statelab.search.pruning import Pruner
 from statelab.search.study import as_overrides
@@ -119,7 +119,7 @@ class Objective:
                 study=self.study,
                 number=trial.number,
                 parent=self.parent,
-                name=in_short(trial.user_attrs[VALUES]),
+                name=trial_name(config, trial.user_attrs[VALUES]),
                 started=lambda run_id: trial.set_user_attr(RUN, run_id),
                 prune=Pruner(trial, self.metrics[0]) if self.prunes else None,
             ),

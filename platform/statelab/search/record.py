@@ -9,19 +9,19 @@ from typing import Any
 
 import optuna
 import yaml
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from statelab.errors import StatelabError
 from statelab.loading import load_config, to_dict
-from statelab.records import RunQuery
+from statelab.records import RunQuery, RunRecord
 from statelab.search.figures import draw
 from statelab.search.objective import VALUES
 from statelab.search.study import PARENT, Plan, as_overrides
-from statelab.status import LOST, Status, write_end
-from statelab.tracking import Run, make_folder, tracker
+from statelab.status import LOST, RunStatus, Status, write_end
+from statelab.tracking import METRICS, Run, make_folder, tracker
 from statelab.values import flatten
 
-__all__ = ["BEST", "Record", "end_run", "open_record"]
+__all__ = ["BEST", "Record", "end_stray_runs", "open_record"]
 
 #: The file with the best trial's configuration, an experiment as it stands.
 BEST = "best.yaml"
@@ -45,6 +45,7 @@ class Record:
 
     def write(self, study: optuna.Study) -> list[Path]:
         """Draw the study, and write the best trial's configuration."""
+        end_stray_runs(self.plan, study)
         files = draw(study, self.plan, self.folder)
         best = self._write_best(study)
         if self.run is not None:
@@ -81,7 +82,8 @@ def open_record(plan: Plan, study: optuna.Study) -> Record:
     make_folder(folder, plan.config.run_dir)
     if not plan.config.tracking.enabled:
         return Record(plan=plan, folder=folder, run=None)
-    config = replace(plan.config, tags={**plan.config.tags, "study": plan.study})
+    tags = {**plan.config.tags, "study": plan.study, "kind": "study"}
+    config = replace(plan.config, tags=tags)
     known = study.user_attrs.get(PARENT)
     if known is not None:
         place = Path(config.run_dir).resolve() / config.experiment / known
@@ -106,18 +108,32 @@ def _params(plan: Plan) -> dict[str, Any]:
     return params
 
 
-def end_run(plan: Plan, trial: FrozenTrial) -> None:
-    """Mark the run of a trial whose process died."""
+def end_stray_runs(plan: Plan, study: optuna.Study) -> None:
+    """Mark the runs whose trial is over, though the tracking store takes them for running.
+
+    Their process died, or had no store to tell its end to.
+    """
     config = plan.config
     if not config.tracking.enabled:
         return
-    # By its tags, since the process may have died before it noted the run's id.
-    query = RunQuery(tags={"study": plan.study, "trial": str(trial.number)}, status="RUNNING")
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    alive = {None, *(str(each.number) for each in running)}
     uri, run_dir = config.tracking.uri, Path(config.run_dir)
+    # By its tags, since the process may have died before the study knew the run's id.
+    query = RunQuery(tags={"study": plan.study}, status="RUNNING")
     try:
-        for run in tracker().find(query, uri=uri, run_dir=run_dir):
-            if run.folder.is_dir():
-                write_end(run.folder, "KILLED", f"{LOST}: its process was gone")
-            tracker().end_lost(run.id, uri=uri, run_dir=run_dir)
+        for run in tracker().find_logged(query, uri=uri, run_dir=run_dir):
+            if run.tags.get("trial") not in alive:
+                _end(run.record, uri, run_dir)
     except (OSError, StatelabError) as error:
-        log.warning("the run of trial %d can't be marked: %s", trial.number, error)
+        log.warning("the runs of study %s can't be marked: %s", plan.study, error)
+
+
+def _end(run: RunRecord, uri: str | None, run_dir: Path) -> None:
+    if not (run.folder / METRICS).is_file():
+        # It lies on another host, or the process died before it had made any.
+        tracker().end_lost(run.id, uri=uri, run_dir=run_dir)
+        return
+    if RunStatus.read(run.folder).name == "RUNNING":
+        write_end(run.folder, "KILLED", f"{LOST}: its process was gone")
+    tracker().sync(run.folder, uri=uri)

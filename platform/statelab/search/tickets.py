@@ -123,13 +123,13 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
     study.enqueue_trial(dict(trial.params), user_attrs=_task(trial))
 
 
-def fail_lost(study: Study, retries: int, end: Callable[[FrozenTrial], None]) -> None:
+def fail_lost(study: Study, retries: int, end: Callable[[], None]) -> None:
     """Fail the trials whose processes died, and queue them again.
 
     Args:
         study: The study.
         retries: How often a trial is repeated.
-        end: Is called with each of them.
+        end: Is called if there are any, before they are repeated.
     """
     with warnings.catch_warnings():
         # Optuna's of the heartbeat.
@@ -140,16 +140,20 @@ def fail_lost(study: Study, retries: int, end: Callable[[FrozenTrial], None]) ->
         if WORKER not in trial.user_attrs:
             # It would be noted, as nobody else has the turn: its process died as it began.
             study.tell(trial.number, state=TrialState.FAIL)
-    trials = study.get_trials(deepcopy=False)
-    repeated = _repeated(trials)
-    for trial in trials:
-        told = trial.user_attrs.keys() & {REASON, INTERRUPTED}
-        if trial.state == TrialState.FAIL and not told and trial.number not in repeated:
-            # One that isn't repeated any more comes by at each turn.
-            end(trial)
-            trial = copy.deepcopy(trial)
-            trial.user_attrs = _task(trial)
-            repeat(study, trial)
+    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    repeated = _repeated(study.get_trials(deepcopy=False))
+    lost = [
+        each
+        for each in failed
+        if not each.user_attrs.keys() & {REASON, INTERRUPTED}
+        and each.number not in repeated
+        and len(each.system_attrs.get("retry_history", ())) < retries
+    ]
+    if lost:
+        end()
+    for trial in map(copy.deepcopy, lost):
+        trial.user_attrs = _task(trial)
+        repeat(study, trial)
 
 
 def _withdraw(study: Study, trials: Sequence[FrozenTrial]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from statelab.errors import RunError
 from statelab.search.config import SearchConfig
@@ -48,14 +48,14 @@ class Worker:
         study: The study, connected.
         objective: Runs a trial.
         refill: Called with the study at each turn, to queue what is missing.
-        end_run: Ends the run of a trial whose process died.
+        end_runs: Ends the runs of trials whose processes died.
     """
 
     search: SearchConfig
     study: optuna.Study
     objective: Objective
     refill: Callable[[optuna.Study], None]
-    end_run: Callable[[FrozenTrial], None]
+    end_runs: Callable[[], None]
     _sampler: BaseSampler | None = field(default=None, init=False)
 
     def work(self) -> None:
@@ -86,7 +86,7 @@ class Worker:
         """Run a trial if one is waiting; whether nothing is left to wait for."""
         study = self.study
         with self.objective.turn.taken():
-            fail_lost(study, self.search.retries, self.end_run)
+            fail_lost(study, self.search.retries, self.end_runs)
             self.refill(study)
             if has_open(study, TrialState.WAITING):
                 study.sampler = self._sampler = self._sampler or self._new_sampler()
