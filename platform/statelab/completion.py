@@ -32,11 +32,13 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
 def _known() -> dict[str, list[str]]:
     """The values of each key; none where they are too many to list."""
     from statelab.config import Config
-    from statelab.experiment import experiment_names
+    from statelab.experiment import experiment_names, space_names
     from statelab.options import keys_of
     from statelab.registries import data_modules, read_rules, write_rules
+    from statelab.search.config import SearchConfig
 
-    types = {key.name: key.type.replace("bool", "true | false") for key in keys_of(Config)}
+    keys = [*keys_of(Config), *keys_of(SearchConfig, "search.")]
+    types = {key.name: key.type.replace("bool", "true | false") for key in keys}
     words = {
         key: [] if re.search(r"\b(int|float|str)\b", each) or each[0] in "[{" else each.split(" | ")
         for key, each in types.items()
@@ -47,6 +49,9 @@ def _known() -> dict[str, list[str]]:
         "read": read_rules.names(),
         "data.name": data_modules.names(),
         "experiment": experiment_names(),
+        "search": space_names(),
+        "n_trials": [],
+        "workers": [],
         "run": runs,
         "resume": ["auto", *runs],
     }

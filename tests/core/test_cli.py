@@ -92,8 +92,12 @@ def test_help_has_examples_and_fits_a_terminal(statelab, command):
         ("train write =", {"gla", "deltanet"}),
         ("train optim.l", ["optim.lr="]),
         ("train optim.schedule=c", {"optim.schedule=cosine", "optim.schedule=constant"}),
-        ("train experiment=mq", ["experiment=mqar"]),
+        ("train experiment=mq", {"experiment=mqar", "experiment=mqar_small"}),
         ("train smoke=t", ["smoke=true"]),
+        ("search search=ccq", ["search=ccq_gates"]),
+        ("search search.sam", {"search.sampler=", "search.sampler_options="}),
+        ("search n_tr", ["n_trials="]),
+        ("grid wor", ["workers="]),
         ("new wr", ["write"]),
     ],
 )

@@ -14,6 +14,7 @@ PAGES = (
     "from-fla",
     "from-mad",
     "runs",
+    "search",
     "mlflow",
     "compare",
 )
