@@ -44,6 +44,7 @@ class Chart:
         log_y: Whether the left one has.
         bands: Whether intervals are drawn as bands.
         share: Whether the values lie between 0 and 1.
+        rings: Points to look at.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Chart:
     log_y: bool = False
     bands: bool = False
     share: bool = False
+    rings: Sequence[Point] = ()
 
     def picture(self) -> Figure:
         """For matplotlib."""
@@ -63,6 +65,8 @@ class Chart:
         axes = figure.subplots()
         for name, style in _styles(self.series).items():
             self._draw(axes, name, style)
+        for ring in self.rings:
+            axes.plot(ring.x, ring.y, "o", markersize=11, fillstyle="none", color="black")
         axes.set_xscale("log" if self.log_x else "linear")
         axes.set_yscale("log" if self.log_y else "linear")
         if self.share:
@@ -110,6 +114,14 @@ class Chart:
                 marker={"symbol": _MARKS[style.mark]},
                 error_y=None if self.bands else _bars(points),
             )
+        figure.add_scatter(
+            x=[each.x for each in self.rings],
+            y=[each.y for each in self.rings],
+            mode="markers",
+            marker={"symbol": "circle-open", "size": 14, "color": "black"},
+            hoverinfo="skip",
+            showlegend=False,
+        )
         figure.update_xaxes(title=self.x, type="log" if self.log_x else "linear")
         figure.update_yaxes(title=self.y, type="log" if self.log_y else "linear")
         if self.share:

@@ -13,6 +13,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from statelab.search.lr_sensitivity import LR, study_lr_chart
+from statelab.search.naming import short_key
 from statelab.search.study import Plan
 
 __all__ = ["draw"]
@@ -40,6 +41,7 @@ def draw(study: optuna.Study, plan: Plan, folder: Path) -> list[Path]:
     if plan.cells is not None or len(done) < 2:
         return []
     files: list[Path] = []
+    study = _in_short(study)
     for name, page, picture in _figures(study, plan, done):
         try:
             with warnings.catch_warnings():
@@ -49,6 +51,23 @@ def draw(study: optuna.Study, plan: Plan, folder: Path) -> list[Path]:
         except Exception as error:
             log.info("study %s has no figure %s: %s", plan.study, name, error)
     return files
+
+
+def _in_short(study: optuna.Study) -> optuna.Study:
+    """A copy in memory, with keys short enough for an axis where no two become the same."""
+    trials = study.get_trials()
+    keys = {key for each in trials for key in each.params}
+    short = {key: short_key(key) for key in keys}
+    if len({*short.values()}) < len(keys):
+        return study
+    copy = optuna.create_study(directions=study.directions)
+    for each in trials:
+        each.params, each.distributions = (
+            {short[key]: value for key, value in part.items()}
+            for part in (each.params, each.distributions)
+        )
+    copy.add_trials(trials)
+    return copy
 
 
 def _figures(
@@ -80,7 +99,7 @@ def _figures(
             partial(pictures.plot_intermediate_values, study),
         )
     if any(each.key == LR for each in plan.space.parameters):
-        chart = study_lr_chart(done, metric)
+        chart = study_lr_chart(done, metric, plan.search.direction[0])
         yield "lr_sensitivity", chart.page, chart.picture
 
 
