@@ -47,6 +47,16 @@ def test_each_worker_has_a_number_and_a_log(run, tmp_path):
     assert looks
 
 
+def test_workers_share_the_cores(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda process: range(9))
+    run(2, "(notes / number).write_text(os.environ['OMP_NUM_THREADS'])")
+    assert [(tmp_path / each).read_text() for each in "01"] == ["4", "4"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run(1, "(notes / number).write_text(os.environ['OMP_NUM_THREADS'])")
+    assert (tmp_path / "0").read_text() == "3"
+
+
 def test_a_worker_that_dies_is_started_again(run, tmp_path):
     dies_twice = """
         lives = notes / number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -67,8 +68,13 @@ class Pool:
 
     def _start(self, number: int) -> None:
         self._started[number] = self._started.get(number, 0) + 1
+        # More threads than cores make every one of them wait.
+        threads = max(1, len(os.sched_getaffinity(0)) // self.size)
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         self._processes[number] = start_child(
-            ["statelab", *self.arguments], self._log(number), {NUMBER: str(number)}
+            ["statelab", *self.arguments],
+            self._log(number),
+            {**environment, NUMBER: str(number)},
         )
 
     def _collect(self) -> list[str]:
