@@ -19,7 +19,7 @@ from statelab.errors import RunError, UnknownNameError
 from statelab.records import LoggedRun, RunQuery, RunRecord
 from statelab.registries import trackers
 from statelab.signals import deferring
-from statelab.status import LOST, TAGS
+from statelab.status import LOST, TAGS, Status, write_end
 from statelab.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
@@ -87,7 +87,7 @@ class MLflowTracker(Tracker):
                     if parent is not None:
                         given["mlflow.parentRunId"] = parent
                     run = client.create_run(where, run_name=name, tags=given)
-                folder = experiment / run.info.run_id
+                    folder = experiment / run.info.run_id
                 folder.mkdir()
                 own_tags = {"mlflow.note.content": description, **_place(folder)}
                 client.log_batch(
@@ -98,8 +98,10 @@ class MLflowTracker(Tracker):
                 return MLflowRun(client, run.info.run_id, folder, public(uri))
             except BaseException as error:
                 if run is not None:
-                    status = "FAILED" if isinstance(error, Exception) else "KILLED"
+                    status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
                     client.set_terminated(run.info.run_id, status)
+                    if folder.is_dir():
+                        write_end(folder, status, str(error))
                 raise
 
     def resume(

@@ -5,6 +5,7 @@ All sections are frozen: nothing edits a configuration once it is loaded.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _MOST_SEED = 2**32 - 1  # NumPy's
+_MOST_NAME = 200  # MLflow's 250, of which `resume.N.tags.` takes some
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +212,13 @@ class Config(Section):
         Section.__post_init__(self)
         if not self.run_dir.strip():
             raise ConfigError("run_dir= is empty. Give a folder, or leave it out.")
+        for name in self.tags:
+            if not re.fullmatch(r"[\w .:-]+(/[\w .:-]+)*", name) or len(name) > _MOST_NAME:
+                raise ConfigError(
+                    f"tags.{name}: a tag can't be named so. Use up to {_MOST_NAME} letters, "
+                    "digits, spaces and _ - . : with single slashes between parts, as in "
+                    "tags.team=blue."
+                )
 
     def place(self) -> list[str]:
         """The arguments that another command needs to find the runs, where they aren't usual."""

@@ -20,7 +20,7 @@ from statelab.initialise import reset_linear, reset_residual
 from statelab.norms import RMSNorm, l2_normalize
 from statelab.registries import read_rules, write_rules
 from statelab.rope import rope
-from statelab.rules import MixerDims
+from statelab.rules import MixerDims, make_memory
 
 __all__ = ["Mixer"]
 
@@ -102,7 +102,7 @@ class Mixer(nn.Module):
         """Mix x [B, T, d_model], the layer's normalised input, over time."""
         streams = {name: self._stream(name, x, context) for name in self.proj}
         q, k, v = streams.get("q"), streams.get("k"), streams["v"]
-        memory = self.write(x, k, v).bind(context)
+        memory = make_memory(self.write, x, k, v).bind(context)
         o = self.read(q, k, memory)  # [B, T, H, out_dim]
         if self.norm is not None:
             o = self.norm(o)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from statelab.errors import PluginError, UnknownNameError, near_miss
+from statelab.signals import Stopped
 
 __all__ = ["Plugin", "Registry"]
 
@@ -139,7 +140,9 @@ class Registry(Generic[T]):
             )
         try:
             points[0].load()
-        except Exception as error:
+        except Stopped:
+            raise
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{self.kind} {name!r} of {origins[0]} fails to import ({points[0].value}): "
                 f"{type(error).__name__}: {error}"
@@ -157,7 +160,10 @@ class Registry(Generic[T]):
                 _load_file(target) if target.endswith(".py") else importlib.import_module(target)
             )
             cls = getattr(module, attribute, None)
-        except Exception as error:
+        except Stopped:
+            raise
+        except (Exception, SystemExit) as error:
+            # A script that ends itself would end the command, as if all were done.
             raise PluginError(
                 f"{self.kind} {reference!r} can't be loaded: {type(error).__name__}: {error}"
             ) from error

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from statelab.config import MixerConfig
+from statelab.errors import RuleError
 from statelab.initialise import reset_linear
 from statelab.memory import Memory, Written
 from statelab.registries import read_rules, write_rules
@@ -27,6 +28,7 @@ __all__ = [
     "ScanMemory",
     "WriteRule",
     "Written",
+    "make_memory",
     "read_rules",
     "write_rules",
 ]
@@ -148,6 +150,21 @@ class WriteRule(Rule):
     def diagnose(self, memory: Memory) -> Mapping[str, Tensor]:
         """What is worth watching of a memory that was read; as a rule, all it says of itself."""
         return memory.diagnose()
+
+
+def make_memory(rule: WriteRule, x: Tensor, k: Tensor | None, v: Tensor) -> Memory:
+    """What the rule's `forward` makes of a layer's input.
+
+    Raises:
+        RuleError: If that is no memory.
+    """
+    memory = rule(x, k, v)
+    if not isinstance(memory, Memory):
+        raise RuleError(
+            f"{type(rule).__name__}.forward must return a memory, such as GatedMemory(k, v); got "
+            f"{type(memory).__name__}."
+        )
+    return memory
 
 
 class ReadRule(Rule):

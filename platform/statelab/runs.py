@@ -53,7 +53,10 @@ class StoredRun:
         try:
             return dict(yaml.load(file.read_text(encoding="utf-8"), loader))
         except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-            raise RunError(f"run {self.id}: {file} can't be read.") from error
+            raise RunError(
+                f"run {self.id}: {file} can't be read. If the run was killed before it was "
+                "written, train it anew, without resume."
+            ) from error
 
     def checkpoint(self, name: str) -> Path:
         """One of its checkpoints: "last", "previous" or "best".

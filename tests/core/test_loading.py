@@ -270,6 +270,12 @@ def test_one_number_is_a_list_of_one():
     assert load_config(None, [*BASE, "data.num_pairs=3"]).data.num_pairs == (3,)
 
 
+@pytest.mark.parametrize("name", ["$x", "a//b", "/a", "a/", "x" * 201])
+def test_a_tag_that_mlflow_can_not_keep_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"tags\.{re.escape(name)}: a tag can't be named so"):
+        load_config(None, [*BASE, f"tags.{name}=1"])
+
+
 def test_tags_are_text_from_every_source(experiment):
     name = experiment(TOY | {"tags": {"number": 1, "who": "me"}})
     config = load_config(name, ["tags.why=because", "tags.who=you"])

@@ -223,11 +223,13 @@ def test_a_class_is_named_by_its_module(registry, offer):
         ("broken.py:Rule", "SyntaxError"),
         ("no_such_module_anywhere:Rule", "ModuleNotFoundError: No module named"),
         (":Rule", "ValueError: Empty module name"),
+        ("script.py:Rule", "SystemExit: 0"),
     ],
 )
 def test_a_reference_that_leads_nowhere_says_why(registry, file, monkeypatch, reference, why):
     monkeypatch.chdir(file.parent)
     (file.parent / "broken.py").write_text("def (")
+    (file.parent / "script.py").write_text("raise SystemExit(0)")
     with pytest.raises(PluginError, match=f"can't be loaded: {why}") as caught:
         registry.get(reference)
     assert caught.value.__cause__ is not None

@@ -239,7 +239,7 @@ def test_a_run_without_the_checkpoint_lists_those_it_has(tmp_path):
 @pytest.mark.parametrize("text", [b"", b"model: [", b"\xff\xfe", b"- a list"])
 def test_a_run_whose_configuration_is_damaged_is_named(tmp_path, text):
     (tmp_path / "config.yaml").write_bytes(text)
-    with pytest.raises(RunError, match=r"run it: .*config\.yaml can't be read"):
+    with pytest.raises(RunError, match=r"run it: .*config\.yaml can't be read.*train it anew"):
         StoredRun(id="it", folder=tmp_path).config()
 
 

@@ -8,7 +8,14 @@ from torch.testing import assert_close
 
 from statelab.build import build_model
 from statelab.errors import ConfigError, RuleError
-from statelab.rules import MixerDims, ParamOptions, read_rules, write_rules
+from statelab.rules import (
+    MixerDims,
+    ParamOptions,
+    WriteRule,
+    make_memory,
+    read_rules,
+    write_rules,
+)
 from statelab_plugins.memory import GatedMemory
 from statelab_plugins.write.gla import GLAConfig
 from statelab_plugins.write.s4d import S4DConfig
@@ -234,6 +241,22 @@ def test_a_write_weight_scales_what_every_stream_writes():
     assert memory.key is k
     assert_close(memory.recall(s), scaled.recall(s))
     assert_close(memory.write(s, "s").project(v), scaled.write(s, "s").project(v))
+
+
+@pytest.mark.parametrize(("made", "kind"), [(None, "NoneType"), (torch.ones(1), "Tensor")])
+def test_a_rule_that_makes_no_memory_is_told_what_it_must_return(made, kind):
+    class Leaky(WriteRule):
+        def forward(self, x, k, v):
+            return made
+
+    dims = MixerDims(
+        d_model=8, num_heads=2, key_dim=4, value_dim=4, layer=0, num_layers=1, read=PLAIN
+    )
+    k = v = torch.zeros(1, 3, 2, 4)
+    with pytest.raises(
+        RuleError, match=rf"^Leaky\.forward must return a memory, .*; got {kind}\.$"
+    ):
+        make_memory(Leaky(None, dims), torch.zeros(1, 3, 8), k, v)
 
 
 def test_a_delta_rule_takes_no_second_weight():

@@ -13,6 +13,7 @@ from statelab.config import TrackingConfig
 from statelab.errors import RunError
 from statelab.registries import trackers
 from statelab.signals import Stopped, unwinding
+from statelab.status import RunStatus
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.store import connect, store_uri
 
@@ -180,3 +181,17 @@ def test_a_signal_while_a_run_is_made_leaves_none_running(start, run_dir, monkey
     client = client_of(run_dir)
     toy = client.get_experiment_by_name("toy").experiment_id
     assert [run.info.status for run in client.search_runs([toy])] == ["KILLED"]
+
+
+def test_a_signal_once_the_folder_says_running_is_told_to_it_too(start, run_dir, monkeypatch):
+    def interrupted(*args, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("statelab_mlflow.run.Journal", interrupted)
+    with pytest.raises(Stopped), unwinding():
+        start()
+    client = client_of(run_dir)
+    toy = client.get_experiment_by_name("toy").experiment_id
+    (run,) = client.search_runs([toy])
+    status = RunStatus.read(run_dir / "toy" / run.info.run_id)
+    assert (run.info.status, status.name, status.reason) == ("KILLED", "KILLED", "SIGTERM")

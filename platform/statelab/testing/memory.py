@@ -12,6 +12,7 @@ from statelab.context import Context, State
 from statelab.errors import RuleError
 from statelab.memory import Memory
 from statelab.norms import l2_normalize
+from statelab.rules import make_memory
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import EXACT, Subject
 
@@ -82,8 +83,7 @@ def memory_of(subject: Subject) -> MemorySubject:
     assert config.value_dim is not None
 
     def make(x: Tensor, k: Tensor, v: Tensor) -> Memory:
-        memory: Memory = rule(x, k if rule.uses_key else None, v)
-        return memory
+        return make_memory(rule, x, k if rule.uses_key else None, v)
 
     return MemorySubject(
         make=make,
