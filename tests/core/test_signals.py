@@ -149,7 +149,9 @@ def test_before_the_first_step_a_run_is_killed(config, tmp_path, monkeypatch, nu
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_during_a_validation_a_run_is_saved_and_killed(config, tmp_path, monkeypatch, number):
+def test_during_a_validation_a_run_is_saved_and_killed(
+    config, tmp_path, monkeypatch, number, capfd
+):
     batches, step = [], LanguageModel.validation_step
 
     def striking(self, batch, batch_idx):
@@ -162,6 +164,8 @@ def test_during_a_validation_a_run_is_saved_and_killed(config, tmp_path, monkeyp
     assert (result.status, result.exit_status, batches) == ("KILLED", 128 + number, [0])
     assert torch.load(result.checkpoint, weights_only=True)["global_step"] == 2
     assert end_of(tmp_path).startswith("KILLED")
+    name = signal.Signals(number).name
+    assert f"{name}: finishes the step and saves; once more stops at once" in capfd.readouterr().err
 
 
 def test_a_second_signal_doesn_t_wait_for_the_step(config, tmp_path, monkeypatch):

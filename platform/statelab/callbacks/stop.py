@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -60,9 +62,11 @@ class GracefulStop(L.Callback):
         self._handling.close()
 
     def _stop(self, trainer: L.Trainer, at_step: bool) -> None:
-        # A signal comes to one process or to all, at one step or at the next.
-        number = torch.tensor(self.received or 0, device=trainer.strategy.root_device)
-        received = int(trainer.strategy.reduce(number, reduce_op="max"))
+        received = self.received or 0
+        if trainer.world_size > 1:
+            # A signal comes to one process or to all, at one step or at the next.
+            number = torch.tensor(received, device=trainer.strategy.root_device)
+            received = int(trainer.strategy.reduce(number, reduce_op="max"))
         if received and at_step:
             self.checkpoints.save_last(trainer)
             raise Stopped(received)
@@ -71,3 +75,6 @@ class GracefulStop(L.Callback):
         if self.received is not None:
             raise Stopped(number)
         self.received = number
+        # Not through a logger: a signal may have come while one holds its lock.
+        name = signal.Signals(number).name
+        os.write(2, f"\n{name}: finishes the step and saves; once more stops at once\n".encode())
