@@ -97,7 +97,7 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path):
     (tmp_path / "child.py").write_text(
         textwrap.dedent("""
         import os, pathlib, signal, sys, time
-        from statelab.children import end_with_parent
+        from statelab.runs.children import end_with_parent
 
         def stop(number, frame):
             pathlib.Path("stopped").touch()
@@ -113,7 +113,7 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path):
         [
             sys.executable,
             "-c",
-            "import pathlib, time\nfrom statelab.children import start_child\n"
+            "import pathlib, time\nfrom statelab.runs.children import start_child\n"
             "start_child(['child'], pathlib.Path('log'), {})\ntime.sleep(60)",
         ],
         cwd=tmp_path,
