@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from statelab.signals import leave_on_signals
+from statelab.signals import Stopped, leave_on_signals
 
 __all__ = ["main"]
 
@@ -57,6 +57,11 @@ def _run(arguments: list[str]) -> int:
         option = getattr(error, "option_name", "")
         hint = f"; a key is written without dashes, {option[2:]}=VALUE" if option[2:] else ""
         said, status = f"{error.format_message()} (see `statelab --help`{hint})", 2
+    except Stopped:
+        raise
+    except SystemExit as error:
+        # A rule's, say: the command is not done, and must not look so.
+        raise RuntimeError("a sys.exit() inside of the command has ended it") from error
     sys.stderr.write(f"statelab: {' '.join(said.splitlines())}\n")
     return status
 

@@ -290,6 +290,15 @@ def test_a_failure_of_ours_is_no_mistake_of_the_user(untracked, away, monkeypatc
         main(["train", *untracked()])
 
 
+def test_what_ends_itself_in_a_command_does_not_look_done(untracked, away, monkeypatch):
+    def leave(self, batch, batch_idx):
+        sys.exit(0)
+
+    monkeypatch.setattr(LanguageModel, "training_step", leave)
+    with pytest.raises(RuntimeError, match=r"a sys\.exit\(\) inside of the command has ended it"):
+        main(["train", *untracked()])
+
+
 @pytest.mark.slow
 def test_it_runs_as_a_module_and_as_a_script(away):
     script = Path(sys.executable).with_name("statelab")
