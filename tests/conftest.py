@@ -11,10 +11,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
-from statelab.build import build_model
 from statelab.config import Config
-from statelab.decoder import Decoder
 from statelab.loading import load_config
+from statelab.model.build import build_model
+from statelab.model.decoder import Decoder
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

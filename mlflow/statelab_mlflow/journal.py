@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from statelab.errors import ConfigError
-from statelab.metric_history import cut_off_half_a_line
+from statelab.runs.metric_history import cut_off_half_a_line
 
 __all__ = ["Journal", "count_rows", "read_rows"]
 

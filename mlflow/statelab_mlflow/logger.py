@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from statelab.loggers import RunLogger
-from statelab.metric_history import Recorded
+from statelab.runs.loggers import RunLogger
+from statelab.runs.metric_history import Recorded
 from statelab_mlflow.journal import Journal
 
 __all__ = ["JournalLogger"]

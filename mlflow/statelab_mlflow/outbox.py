@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statelab.status import RunStatus
-from statelab.tracking import METRICS, Unsent
+from statelab.runs.status import RunStatus
+from statelab.runs.tracking import METRICS, Unsent
 from statelab_mlflow.journal import count_rows, read_rows
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statelab.metric_history import Recorded
+from statelab.runs.metric_history import Recorded
+from statelab.runs.status import Status, write_end, write_start
+from statelab.runs.tracking import METRICS, Run
 from statelab.signals import Stopped, deferring
-from statelab.status import Status, write_end, write_start
-from statelab.tracking import METRICS, Run
 from statelab_mlflow.journal import Journal
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.sender import Sender

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statelab.errors import RunError, near_miss
-from statelab.records import LoggedRun, RunQuery, RunRecord
+from statelab.runs.records import LoggedRun, RunQuery, RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

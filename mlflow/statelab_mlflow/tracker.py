@@ -16,11 +16,11 @@ import typer
 
 from statelab.config import Config, TrackingConfig
 from statelab.errors import RunError, UnknownNameError
-from statelab.records import LoggedRun, RunQuery, RunRecord
 from statelab.registries import trackers
+from statelab.runs.records import LoggedRun, RunQuery, RunRecord
+from statelab.runs.status import LOST, TAGS, Status, write_end
+from statelab.runs.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab.signals import deferring
-from statelab.status import LOST, TAGS, Status, write_end
-from statelab.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.search import find_runs, read_history

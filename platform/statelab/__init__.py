@@ -10,17 +10,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from statelab.build import build_model
     from statelab.data.lightning_data import build_data
     from statelab.language_model import LanguageModel
     from statelab.loading import load_config
+    from statelab.model.build import build_model
 
 __all__ = ["LanguageModel", "__version__", "build_data", "build_model", "load_config"]
 
 _HOMES = {
     "LanguageModel": "statelab.language_model",
     "build_data": "statelab.data.lightning_data",
-    "build_model": "statelab.build",
+    "build_model": "statelab.model.build",
     "load_config": "statelab.loading",
 }
 

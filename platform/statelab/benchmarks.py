@@ -75,7 +75,7 @@ def run_benchmark(
         option, _, value = each.partition("=")
         given[option] = _words(name, benchmark.OPTIONS, option, value)
     from statelab.figures.style import save
-    from statelab.tracking import make_folder
+    from statelab.runs.tracking import make_folder
 
     table, picture = out / f"bench-{name}.json", out / f"bench-{name}.png"
     # Before minutes of measuring, not after them.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from statelab.benchmarks import Report
     from statelab.config import Config
-    from statelab.records import RunRecord
+    from statelab.runs.records import RunRecord
     from statelab.sizes import Sizes
     from statelab.testing.suite import Report as CheckReport
     from statelab.train import Result

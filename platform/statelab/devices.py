@@ -10,7 +10,7 @@ import torch
 
 from statelab.config import TrainerConfig
 from statelab.errors import ConfigError
-from statelab.processes import Launch
+from statelab.runs.processes import Launch
 
 __all__ = ["check_compiler", "check_devices"]
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from statelab.checkpoint_file import UNREADABLE
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_devices
 from statelab.errors import ConfigError, RunError, StatelabError
 from statelab.language_model import LanguageModel
 from statelab.loading import load_config, to_dict
-from statelab.runs import StoredRun
+from statelab.runs.checkpoint_file import UNREADABLE
+from statelab.runs.stored import StoredRun
 from statelab.train import Result, make_trainer, quiet_lightning
 
 __all__ = ["evaluate", "load_checkpoint"]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from statelab import probe
 from statelab.config import Config
-from statelab.decoder import Decoder
-from statelab.layers import chosen
+from statelab.model.decoder import Decoder
+from statelab.model.layers import chosen
 from statelab.registries import data_modules
 
 __all__ = ["SHOWN", "Examination", "examine"]

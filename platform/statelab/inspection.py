@@ -14,8 +14,8 @@ from statelab.errors import DataError, RunError
 from statelab.evaluate import load_checkpoint
 from statelab.examination import SHOWN, examine
 from statelab.registries import data_modules
-from statelab.runs import StoredRun
-from statelab.tracking import make_folder
+from statelab.runs.stored import StoredRun
+from statelab.runs.tracking import make_folder
 from statelab.train import pair_name
 
 __all__ = ["inspect"]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from statelab.build import build_model
 from statelab.config import Config
-from statelab.decoder import Decoder
-from statelab.generation import GenerationMixin
 from statelab.loading import load_config, to_dict
 from statelab.metrics import IGNORED, LanguageMetrics, token_loss
+from statelab.model.build import build_model
+from statelab.model.decoder import Decoder
+from statelab.model.generation import GenerationMixin
 from statelab.optim import make_optimizer, total_steps
 from statelab.strategies import shard
 
@@ -83,7 +83,7 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         self.model.checkpointing = trainer.activation_checkpointing
         if trainer.compile:
             # Torch's compiler takes seconds to import.
-            from statelab.compilation import compile_blocks
+            from statelab.model.compilation import compile_blocks
 
             compile_blocks(self.model)
         if trainer.precision == "bf16-true" and self.trainer.is_global_zero:

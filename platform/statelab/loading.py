@@ -28,7 +28,7 @@ from statelab.config import (
 )
 from statelab.errors import ConfigError, RuleError, UnknownKeyError, near_miss
 from statelab.experiment import find_experiment
-from statelab.layers import layer_list
+from statelab.model.layers import layer_list
 from statelab.options import RangeError, Section, keys_of, type_name
 from statelab.pairs import check_pair
 from statelab.registry import Plugin, Registry

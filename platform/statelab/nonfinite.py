@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from statelab.language_model import LanguageModel
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 
 __all__ = ["first_nonfinite"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from statelab.context import State
-from statelab.decoder import Decoder
-from statelab.memory import Memory
-from statelab.mixer import Mixer
-from statelab.norms import l2_normalize
+from statelab.model.context import State
+from statelab.model.decoder import Decoder
+from statelab.model.memory import Memory
+from statelab.model.mixer import Mixer
+from statelab.model.norms import l2_normalize
 
 __all__ = ["Weights", "diagnose", "effective_weights", "key_spectra", "layers_read", "state_norms"]
 

@@ -9,7 +9,7 @@ from statelab.registry import Registry
 if TYPE_CHECKING:
     from statelab.data.module import DataModule
     from statelab.rules import ReadRule, WriteRule
-    from statelab.tracking import Tracker
+    from statelab.runs.tracking import Tracker
 
 __all__ = ["data_modules", "read_rules", "trackers", "write_rules"]
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from statelab.config import MixerConfig
 from statelab.errors import RuleError
-from statelab.initialise import reset_linear
-from statelab.memory import Memory, Written
+from statelab.model.initialise import reset_linear
+from statelab.model.memory import Memory, Written
+from statelab.model.scan_memory import ScanMemory
 from statelab.registries import read_rules, write_rules
-from statelab.scan_memory import ScanMemory
 
 __all__ = [
     "Memory",

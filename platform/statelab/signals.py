@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from statelab.slurm import REQUEUE, in_job
+from statelab.runs.slurm import REQUEUE, in_job
 
 __all__ = ["Pruned", "Stopped", "deferring", "handling", "leave_on_signals", "unwinding"]
 

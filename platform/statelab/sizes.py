@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from statelab.build import build_model
 from statelab.config import Config
-from statelab.context import Context
-from statelab.decoder import Decoder
-from statelab.layers import layer_list
 from statelab.loading import to_dict
+from statelab.model.build import build_model
+from statelab.model.context import Context
+from statelab.model.decoder import Decoder
+from statelab.model.layers import layer_list
 
 __all__ = ["Sizes", "measure"]
 

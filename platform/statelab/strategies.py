@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from statelab.config import TrainerConfig
-from statelab.decoder import Decoder
+from statelab.model.decoder import Decoder
 
 __all__ = ["gathered", "make_strategy", "shard"]
 

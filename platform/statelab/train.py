@@ -30,26 +30,26 @@ from statelab.callbacks.pruning import Pruning
 from statelab.callbacks.randomness import Randomness
 from statelab.callbacks.schedule import Schedule
 from statelab.callbacks.stop import GracefulStop
-from statelab.checkpoint_file import steps_done
 from statelab.config import Config
 from statelab.data.lightning_data import build_data
 from statelab.devices import check_compiler, check_devices
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
-from statelab.lock import locked
-from statelab.lost import mark_all_lost
-from statelab.metric_history import last_metrics
-from statelab.opening import describe, open_run, pair_name
 from statelab.optim import total_steps
-from statelab.processes import Launch, followed
-from statelab.resume import Resumption, resume_command, resuming
-from statelab.runs import StoredRun
+from statelab.runs.checkpoint_file import steps_done
+from statelab.runs.lock import locked
+from statelab.runs.lost import mark_all_lost
+from statelab.runs.metric_history import last_metrics
+from statelab.runs.opening import describe, open_run, pair_name
+from statelab.runs.processes import Launch, followed
+from statelab.runs.resume import Resumption, resume_command, resuming
+from statelab.runs.slurm import REQUEUE, requeue
+from statelab.runs.status import PRUNED, REQUEUED, Status, beating
+from statelab.runs.stored import StoredRun
+from statelab.runs.tracking import Followed, Run, StudyTrial
 from statelab.signals import Pruned, Stopped, unwinding
 from statelab.sizes import Sizes, measure
-from statelab.slurm import REQUEUE, requeue
-from statelab.status import PRUNED, REQUEUED, Status, beating
 from statelab.strategies import make_strategy
-from statelab.tracking import Followed, Run, StudyTrial
 
 __all__ = ["Result", "follow", "pair_name", "train"]
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from statelab.compilation import compile_blocks
 from statelab.errors import ConfigError
 from statelab.evaluate import evaluate, load_checkpoint
 from statelab.language_model import LanguageModel
+from statelab.model.compilation import compile_blocks
 from statelab.probe import diagnose
-from statelab.runs import StoredRun
+from statelab.runs.stored import StoredRun
 from statelab.train import train
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from statelab.context import Context
 from statelab.errors import RuleError
+from statelab.model.context import Context
 
 CPU = torch.device("cpu")
 

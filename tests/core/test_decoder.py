@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from statelab.build import build_model
 from statelab.errors import DataError, RuleError
+from statelab.model.build import build_model
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
 READS = ("plain", "ccq", "interdomain")

@@ -7,10 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from statelab.build import build_model
 from statelab.errors import DataError, StatelabError
-from statelab.generation import GenerationConfig, sample, stream
 from statelab.language_model import LanguageModel
+from statelab.model.build import build_model
+from statelab.model.generation import GenerationConfig, sample, stream
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
 READS = ("plain", "ccq", "interdomain")

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from statelab.errors import ConfigError
-from statelab.layers import Layer, layer_list, parse_layers
 from statelab.loading import load_config
+from statelab.model.layers import Layer, layer_list, parse_layers
 
 M, A, C = Layer("memory"), Layer("attention"), Layer("conv")
 

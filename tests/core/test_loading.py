@@ -7,10 +7,10 @@ import re
 import pytest
 import yaml
 
-from statelab.build import build_model
 from statelab.catalogue import all_keys
 from statelab.errors import ConfigError, PluginError, RuleError, UnknownNameError
 from statelab.loading import load_config, resolve, to_dict
+from statelab.model.build import build_model
 from statelab.pairs import pairs
 from statelab.registries import write_rules
 from statelab.values import flatten

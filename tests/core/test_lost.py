@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from statelab.__main__ import main
-from statelab.lost import mark_lost
-from statelab.runs import find_run
-from statelab.status import RunStatus, beating, write_end, write_start
-from statelab.tracking import LocalRun
+from statelab.runs.lost import mark_lost
+from statelab.runs.status import RunStatus, beating, write_end, write_start
+from statelab.runs.stored import find_run
+from statelab.runs.tracking import LocalRun
 
 NOBODY = 2**22 + 1  # more than Linux counts processes to
 
@@ -90,7 +90,7 @@ def test_a_process_that_lives_is_not_lost_however_old_its_heartbeat(leave):
 
 def test_a_killed_process_that_nobody_has_waited_for_is_gone(leave):
     folder = leave("")
-    code = "import sys; from pathlib import Path; from statelab.status import write_start"
+    code = "import sys; from pathlib import Path; from statelab.runs.status import write_start"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{code}; write_start(Path(sys.argv[1]))", folder]
     )
@@ -110,13 +110,13 @@ def test_a_run_that_cannot_be_marked_is_a_warning(leave, monkeypatch, caplog):
     def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("statelab.lost.write_end", refuse)
+    monkeypatch.setattr("statelab.runs.lost.write_end", refuse)
     assert mark_lost([leave(running())])
     assert "can't be marked: [Errno 13] Permission denied" in caplog.messages[1]
 
 
 def test_the_heart_beats_until_the_run_ends(leave, monkeypatch):
-    monkeypatch.setattr("statelab.status._BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("statelab.runs.status._BEAT_SECONDS", 0.01)
     folder = leave("")
     beat = (folder / "heartbeat").stat().st_mtime
     with beating(folder):

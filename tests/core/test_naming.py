@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from statelab.naming import describe_run, in_unicode, run_name
 from statelab.registries import read_rules, write_rules
+from statelab.runs.naming import describe_run, in_unicode, run_name
 
 
 def named(write, read, seed=0):

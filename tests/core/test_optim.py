@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from statelab.build import build_model
 from statelab.config import OptimConfig
+from statelab.model.build import build_model
 from statelab.optim import learning_rate, make_optimizer, parameter_groups, total_steps
 
 

@@ -12,13 +12,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
 from statelab.__main__ import main
-from statelab.build import build_model
 from statelab.data.lightning_data import LightningData, build_data
 from statelab.data.loader import EpochLoader
 from statelab.data.module import IGNORED
 from statelab.data.packing import pack, sequences
 from statelab.data.text import Text, TextConfig, split
 from statelab.language_model import LanguageModel
+from statelab.model.build import build_model
 from statelab.train import train
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from statelab.errors import DataError
-from statelab.padding import unpad
+from statelab.model.padding import unpad
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.int64])

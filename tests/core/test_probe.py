@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from statelab import train as training
-from statelab.mixer import Mixer
-from statelab.norms import l2_normalize
+from statelab.model.mixer import Mixer
+from statelab.model.norms import l2_normalize
 from statelab.pairs import pairs
 from statelab.probe import diagnose, effective_weights, key_spectra, layers_read, state_norms
 from statelab.registries import read_rules

@@ -19,11 +19,11 @@ from statelab.callbacks.checkpoints import AtomicCheckpointIO
 from statelab.config import Config
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
-from statelab.lock import locked
 from statelab.optim import learning_rate
 from statelab.options import keys_of
-from statelab.resume import FREE, load_resumable
-from statelab.runs import StoredRun
+from statelab.runs.lock import locked
+from statelab.runs.resume import FREE, load_resumable
+from statelab.runs.stored import StoredRun
 from statelab.train import train
 
 STEPS = ("trainer.max_steps=12", "trainer.val_every=4", "trainer.checkpoint_every=1")

@@ -132,7 +132,7 @@ def end_of(tmp_path):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_before_the_model_exists_a_run_is_killed(config, tmp_path, monkeypatch, number):
-    monkeypatch.setattr("statelab.opening.write_environment", lambda folder: strike(number))
+    monkeypatch.setattr("statelab.runs.opening.write_environment", lambda folder: strike(number))
     with pytest.raises(Stopped) as stopped:
         train(config, progress=False)
     assert stopped.value.code == 128 + number

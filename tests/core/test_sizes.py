@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from statelab.build import build_model
 from statelab.loading import load_config, to_dict
+from statelab.model.build import build_model
 from statelab.sizes import measure
 
 WRITES = ("linear", "gla", "deltanet", "gated_deltanet", "s4d")
@@ -125,7 +125,8 @@ def test_sizes_are_the_same_without_torchs_compiler(toy_config):
     config = toy_config("write=gla", "read=interdomain")
     code = (
         "import json, sys; from statelab.loading import load_config; "
-        "from statelab.shapes_only import without_compiler; from statelab.sizes import measure; "
+        "from statelab.model.shapes_only import without_compiler; "
+        "from statelab.sizes import measure; "
         "config = load_config(json.loads(sys.argv[1]))\n"
         "with without_compiler(): sizes = measure(config)\n"
         "assert 'torch._dynamo' not in sys.modules\n"

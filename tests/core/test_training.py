@@ -23,7 +23,7 @@ from statelab.errors import ConfigError, RunError
 from statelab.evaluate import evaluate, load_checkpoint
 from statelab.language_model import LanguageModel
 from statelab.optim import learning_rate
-from statelab.runs import StoredRun, find_run
+from statelab.runs.stored import StoredRun, find_run
 from statelab.train import train
 from statelab_mlflow.store import connect
 
@@ -291,6 +291,12 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
             io.save_checkpoint({"step": torch.ones(100_000)}, file)
         assert torch.equal(torch.load(file)["step"], torch.zeros(2))
         assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_checkpoint_may_be_read_by_whom_the_other_files_of_the_run_may(tmp_path):
+    AtomicCheckpointIO().save_checkpoint({}, tmp_path / "last.ckpt")
+    (tmp_path / "status").touch()
+    assert (tmp_path / "last.ckpt").stat().st_mode == (tmp_path / "status").stat().st_mode
 
 
 def test_a_folder_that_is_none_is_named(tmp_path):

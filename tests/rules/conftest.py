@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from statelab.context import Context, State
-from statelab.norms import l2_normalize
+from statelab.model.context import Context, State
+from statelab.model.norms import l2_normalize
 from statelab.rules import MixerDims, ReadRule, WriteRule, read_rules, write_rules
 
 D_MODEL, HEADS, KEY_DIM, VALUE_DIM = 10, 2, 4, 6

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from statelab.norms import l2_normalize
+from statelab.model.norms import l2_normalize
 from statelab.options import Section, option
 from statelab.rules import ParamOptions, ScanMemory, WriteRule, write_rules
 

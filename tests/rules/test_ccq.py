@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from statelab.config import MixerConfig
 from statelab.errors import ConfigError, RuleError
-from statelab.memory import Memory
-from statelab.norms import l2_normalize
+from statelab.model.memory import Memory
+from statelab.model.norms import l2_normalize
 from statelab.rules import ParamOptions, write_rules
 from statelab_plugins.memory import GatedMemory
 from statelab_plugins.read.ccq import CCQ, CCQConfig

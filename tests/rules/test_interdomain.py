@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from statelab.config import MixerConfig
 from statelab.errors import RuleError
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.rules import write_rules
 from statelab_plugins.read.interdomain import FLOOR, Interdomain, InterdomainConfig
 

@@ -10,9 +10,9 @@ import torch
 from torch.testing import assert_close
 
 from statelab.__main__ import main
-from statelab.build import build_model
-from statelab.context import Context
 from statelab.errors import RuleError
+from statelab.model.build import build_model
+from statelab.model.context import Context
 from statelab.rules import ScanMemory, write_rules
 from statelab_plugins.memory import GatedMemory
 

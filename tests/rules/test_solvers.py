@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from statelab.context import Context
 from statelab.errors import ConfigError, RuleError
+from statelab.model.context import Context
 from statelab.pairs import check_pair, pairs
 from statelab.rules import ParamOptions, read_rules, write_rules
 from statelab_plugins.memory import GatedMemory

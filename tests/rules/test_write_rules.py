@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from statelab.build import build_model
 from statelab.errors import ConfigError, RuleError
+from statelab.model.build import build_model
 from statelab.rules import (
     MixerDims,
     ParamOptions,

@@ -27,7 +27,7 @@ import statelab.train
 from statelab.callbacks.checkpoints import AtomicCheckpointIO
 from statelab.language_model import LanguageModel
 from statelab.loading import load_config
-from statelab.resume import load_resumable
+from statelab.runs.resume import load_resumable
 from statelab_mlflow.store import connect
 
 STEPS = 200

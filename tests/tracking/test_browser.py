@@ -18,10 +18,10 @@ from playwright.sync_api import expect, sync_playwright
 
 from statelab.__main__ import main
 from statelab.loading import load_config
-from statelab.naming import run_name
-from statelab.opening import open_run
+from statelab.runs.naming import run_name
+from statelab.runs.opening import open_run
+from statelab.runs.tracking import StudyTrial, tracker
 from statelab.sizes import Sizes
-from statelab.tracking import StudyTrial, tracker
 from statelab_mlflow.links import comparison, run_page
 
 # One server and one browser, so one process of pytest-xdist.

@@ -187,7 +187,7 @@ def test_a_job_that_slurm_does_not_requeue_is_a_warning(slurm, config, at_step, 
 
 
 def test_of_many_processes_one_requeues_the_job(slurm, monkeypatch):
-    from statelab.slurm import requeue
+    from statelab.runs.slurm import requeue
 
     monkeypatch.setenv("SLURM_PROCID", "1")
     requeue()

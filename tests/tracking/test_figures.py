@@ -15,9 +15,9 @@ from statelab.figures import report, weights
 from statelab.figures.report import draw
 from statelab.figures.style import Subject
 from statelab.inspection import inspect
-from statelab.metric_history import metric_history
 from statelab.probe import Weights
-from statelab.runs import StoredRun
+from statelab.runs.metric_history import metric_history
+from statelab.runs.stored import StoredRun
 from statelab_mlflow.store import connect
 
 FIGURES = {

@@ -15,8 +15,8 @@ import statelab_mlflow.run
 import statelab_mlflow.sender
 from statelab.__main__ import main
 from statelab.errors import RunError
+from statelab.runs.status import RunStatus
 from statelab.signals import Stopped, unwinding
-from statelab.status import RunStatus
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.store import connect, recorded_uri, store_uri
@@ -208,7 +208,7 @@ def test_a_file_that_the_store_refuses_holds_up_nothing_else(start, run_dir, mon
 
 
 def test_a_lost_run_is_marked_in_the_store_with_all_that_it_wrote(start, run_dir, monkeypatch):
-    monkeypatch.setattr("statelab.status._LOST_SECONDS", -1)
+    monkeypatch.setattr("statelab.runs.status._LOST_SECONDS", -1)
     monkeypatch.setattr("statelab_mlflow.run.Sender.start", lambda self: None)
     run = start()
     run.logger.log_metrics({"loss": 1.0}, 1)

@@ -11,17 +11,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from statelab import children
 from statelab.devices import check_devices
 from statelab.errors import ConfigError, NonFiniteError, ProcessError, RunError
 from statelab.evaluate import evaluate, load_checkpoint
 from statelab.language_model import LanguageModel
-from statelab.processes import Launch
 from statelab.registries import write_rules
-from statelab.runs import StoredRun
+from statelab.runs import children
+from statelab.runs.processes import Launch
+from statelab.runs.status import RunStatus
+from statelab.runs.stored import StoredRun
+from statelab.runs.tracking import StudyTrial
 from statelab.signals import Pruned
-from statelab.status import RunStatus
-from statelab.tracking import StudyTrial
 from statelab.train import train
 from statelab_mlflow.store import connect
 
@@ -38,7 +38,7 @@ def started(monkeypatch):
         found.append(start(*arguments, **options))
         return found[-1]
 
-    monkeypatch.setattr("statelab.processes.start_child", recording)
+    monkeypatch.setattr("statelab.runs.processes.start_child", recording)
     return found
 
 
@@ -228,7 +228,7 @@ def test_a_launcher_and_the_configuration_name_as_many_processes(toy_config, tor
 
 
 def test_a_process_that_meets_no_first_one_gives_up(torchrun, monkeypatch, tmp_path):
-    monkeypatch.setattr("statelab.processes._MEETING_SECONDS", 0)
+    monkeypatch.setattr("statelab.runs.processes._MEETING_SECONDS", 0)
     with pytest.raises(RunError, match=r"^process 0 of 2 has found no .*a_b_.* within 0 s"):
         Launch.find().meet(tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 
 from statelab.errors import RunError, UnknownNameError
 from statelab.language_model import LanguageModel
-from statelab.resume import load_resumable
+from statelab.runs.resume import load_resumable
 from statelab.train import train
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.store import connect, store_uri

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from statelab.errors import RunError
-from statelab.records import RunQuery, list_runs
-from statelab.removal import remove_run, runs_to_remove
+from statelab.runs.records import RunQuery, list_runs
+from statelab.runs.removal import remove_run, runs_to_remove
 from statelab_mlflow.store import connect, store_uri
 
 

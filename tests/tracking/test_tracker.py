@@ -12,8 +12,8 @@ import pytest
 from statelab.config import TrackingConfig
 from statelab.errors import RunError
 from statelab.registries import trackers
+from statelab.runs.status import RunStatus
 from statelab.signals import Stopped, unwinding
-from statelab.status import RunStatus
 from statelab_mlflow import MLflowTracker
 from statelab_mlflow.store import connect, store_uri
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def _replace(self, target: Path, checkpoint: dict[str, Any]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        # Not `tempfile`, whose files nobody else may read: a team shares its checkpoints.
+        aside = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with aside.open("wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, target)
+            os.replace(aside, target)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
             raise
         folder = os.open(target.parent, os.O_RDONLY)
         try:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from statelab.data.packing import sequences
-from statelab.metric_history import cut_off_half_a_line, read_lines
 from statelab.probe import diagnose
+from statelab.runs.metric_history import cut_off_half_a_line, read_lines
 
 __all__ = ["DISTRIBUTIONS", "QUANTILES", "Diagnostics"]
 

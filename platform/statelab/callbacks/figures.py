@@ -9,7 +9,7 @@ import lightning as L
 from statelab.callbacks.diagnostics import Diagnostics
 from statelab.config import Config
 from statelab.examination import examine
-from statelab.tracking import Run
+from statelab.runs.tracking import Run
 
 __all__ = ["Figures"]
 

@@ -39,10 +39,10 @@ def generate(overrides: Keys = None, json: Json = False) -> None:
 
     from statelab.console import print_json
     from statelab.evaluate import load_checkpoint
-    from statelab.generation import GenerationConfig, stream
     from statelab.loading import load_section
+    from statelab.model.generation import GenerationConfig, stream
     from statelab.registries import data_modules
-    from statelab.runs import find_run
+    from statelab.runs.stored import find_run
 
     run = find_run(
         given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")

@@ -63,7 +63,7 @@ def describe(overrides: Keys = None, json: Json = False) -> None:
 
     from statelab.console import print_json, print_sizes
     from statelab.loading import load_config
-    from statelab.shapes_only import without_compiler
+    from statelab.model.shapes_only import without_compiler
     from statelab.sizes import measure
 
     with without_compiler():

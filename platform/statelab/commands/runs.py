@@ -12,7 +12,7 @@ import typer
 from statelab.commands.app import Json, Keys, app, examples, refuse, take
 
 if TYPE_CHECKING:
-    from statelab.records import RunQuery
+    from statelab.runs.records import RunQuery
 
 __all__ = ["runs"]
 
@@ -74,7 +74,7 @@ def _list(
 ) -> None:
     from statelab.console import print_json, print_runs
     from statelab.errors import near_miss
-    from statelab.records import list_runs
+    from statelab.runs.records import list_runs
 
     # One more than asked for, to know whether there are more.
     asked = [replace(query, limit=limit + 1) for query in queries]
@@ -101,7 +101,7 @@ def _remove(
     queries: list[RunQuery], run_dir: Path, uri: str | None, *, json: bool, yes: bool
 ) -> None:
     from statelab.console import print_json, print_runs
-    from statelab.removal import remove_run, runs_to_remove
+    from statelab.runs.removal import remove_run, runs_to_remove
 
     found = [run for query in queries for run in runs_to_remove(query, run_dir=run_dir, uri=uri)]
     if found and not yes:
@@ -120,7 +120,7 @@ def _sync(ids: list[str], run_dir: Path, uri: str | None, *, json: bool) -> None
     from dataclasses import asdict
 
     from statelab.console import print_json
-    from statelab.syncing import sync_runs
+    from statelab.runs.syncing import sync_runs
 
     sent = sync_runs(ids, run_dir=run_dir, uri=uri)
     if json:
@@ -162,8 +162,8 @@ def _given(words: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 def _queries(given: dict[str, str], tags: dict[str, str]) -> list[RunQuery]:
     """What was asked for: one query, or one for each id."""
-    from statelab.records import RunQuery
     from statelab.registries import read_rules, write_rules
+    from statelab.runs.records import RunQuery
 
     status = given.get("status", "").upper() or None
     if status not in (None, *_STATUSES):

@@ -25,8 +25,8 @@ def ui(
 
     Keys: experiment, open, run_dir, tracking.uri, host and port.
     """
-    from statelab.lost import mark_all_lost
-    from statelab.tracking import tracker
+    from statelab.runs.lost import mark_all_lost
+    from statelab.runs.tracking import tracker
 
     given, rest = take(overrides, *_KEYS)
     if rest:

@@ -29,14 +29,14 @@ def train(overrides: Keys = None, json: Json = False) -> None:
     checkpoint=previous goes back to the last checkpoint but one, where the last is damaged.
     """
     from statelab.console import print_json, print_result
-    from statelab.resume import load_resumable
+    from statelab.runs.resume import load_resumable
 
     given, rest = take(overrides, "checkpoint")
     config = load_resumable(rest)
     if "checkpoint" in given and config.resume is None:
         refuse(f"checkpoint={given['checkpoint']} needs a run to go on with: resume=ID.")
     from statelab import train as training
-    from statelab.processes import is_first
+    from statelab.runs.processes import is_first
 
     if not is_first():
         logging.getLogger().setLevel(logging.WARNING)
@@ -60,7 +60,7 @@ def evaluate(overrides: Keys = None, json: Json = False) -> None:
     if "run" not in given:
         refuse("eval needs a run: statelab eval run=ID.")
     from statelab import evaluate as evaluation
-    from statelab.runs import find_run
+    from statelab.runs.stored import find_run
 
     run = find_run(
         given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")
@@ -88,7 +88,7 @@ def inspect(overrides: Keys = None, json: Json = False) -> None:
     if "run" not in given:
         refuse("inspect needs a run: statelab inspect run=ID.")
     from statelab import inspection
-    from statelab.runs import find_run
+    from statelab.runs.stored import find_run
 
     run = find_run(
         given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")

@@ -11,8 +11,8 @@ from typing import Literal
 
 from statelab.compare.config import CompareConfig
 from statelab.errors import ConfigError, UnknownNameError, near_miss
-from statelab.records import LoggedRun, RunQuery, logged_runs
-from statelab.tracking import tracker
+from statelab.runs.records import LoggedRun, RunQuery, logged_runs
+from statelab.runs.tracking import tracker
 from statelab.values import spell_out
 
 __all__ = ["SIZES", "Entry", "is_finite", "read_entries"]

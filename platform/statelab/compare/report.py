@@ -17,8 +17,8 @@ from statelab.compare.page import to_page
 from statelab.compare.table import Comparison, compare
 from statelab.config import TrackingConfig
 from statelab.figures.style import save
-from statelab.status import Status
-from statelab.tracking import make_folder, tracker
+from statelab.runs.status import Status
+from statelab.runs.tracking import make_folder, tracker
 from statelab.values import flatten
 
 __all__ = ["PAGE", "Report", "run_comparison"]

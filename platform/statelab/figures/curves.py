@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from statelab.figures.style import PALETTE, Subject, make_figure, plain_axes
-from statelab.metric_history import History
+from statelab.runs.metric_history import History
 
 __all__ = ["slice_accuracy", "training_curves"]
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 from torch import Tensor
 
 from statelab.figures.style import BLUE, ORANGE, Subject, make_figure, plain_axes
-from statelab.layers import chosen
+from statelab.model.layers import chosen
 
 __all__ = ["Fan", "bands", "distribution", "file_name"]
 

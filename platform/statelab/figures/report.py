@@ -12,7 +12,7 @@ from statelab.callbacks.diagnostics import DISTRIBUTIONS
 from statelab.examination import Examination
 from statelab.figures import curves, distributions, keys, states, weights
 from statelab.figures.style import Subject, save
-from statelab.metric_history import metric_history, read_lines
+from statelab.runs.metric_history import metric_history, read_lines
 
 __all__ = ["draw"]
 

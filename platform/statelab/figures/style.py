@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from statelab.layers import chosen
+from statelab.model.layers import chosen
 
 __all__ = [
     "BLUE",

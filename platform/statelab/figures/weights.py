@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from statelab.figures.style import Subject, make_figure
-from statelab.layers import chosen
+from statelab.model.layers import chosen
 from statelab.probe import Weights
 
 __all__ = ["against_plain", "effective_weights"]

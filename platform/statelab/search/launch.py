@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from statelab.children import end_with_parent
+from statelab.runs.children import end_with_parent
 from statelab.search.objective import RUN, VALUES, Objective
 from statelab.search.patient import AWAY
 from statelab.search.pool import Pool

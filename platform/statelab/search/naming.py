@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from statelab.config import Config
-from statelab.naming import short_pair
+from statelab.runs.naming import short_pair
 from statelab.values import spell_out
 
 __all__ = ["in_short", "short_key", "short_value", "trial_name"]

@@ -12,6 +12,7 @@ from optuna import Trial, TrialPruned
 
 from statelab.errors import RunError, UnknownNameError, near_miss
 from statelab.loading import load_config, to_dict
+from statelab.runs.tracking import StudyTrial
 from statelab.search.naming import trial_name
 from statelab.search.patient import AWAY
 from statelab.search.pruning import Pruner
@@ -19,7 +20,6 @@ from statelab.search.study import as_overrides
 from statelab.search.tickets import CELL, INTERRUPTED, REASON, SKIPPED, WORKER, requeue
 from statelab.signals import Pruned, Stopped
 from statelab.sizes import Sizes, measure
-from statelab.tracking import StudyTrial
 from statelab.train import Result, train
 from statelab.values import flatten
 

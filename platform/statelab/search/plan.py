@@ -8,7 +8,7 @@ from typing import Any
 from statelab.config import Config
 from statelab.errors import ConfigError, StatelabError, UnknownKeyError, UnknownNameError
 from statelab.loading import load_config, load_section, to_dict
-from statelab.resume import FREE
+from statelab.runs.resume import FREE
 from statelab.search.config import SearchConfig
 from statelab.search.grid import cells_of, split_axes
 from statelab.search.space import Space, read_space

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from statelab.children import last_words, start_child
 from statelab.errors import RunError
+from statelab.runs.children import last_words, start_child
 
 __all__ = ["NUMBER", "Pool"]
 

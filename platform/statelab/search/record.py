@@ -13,12 +13,12 @@ from optuna.trial import TrialState
 
 from statelab.errors import StatelabError
 from statelab.loading import load_config, to_dict
-from statelab.records import RunQuery, RunRecord
+from statelab.runs.records import RunQuery, RunRecord
+from statelab.runs.status import LOST, RunStatus, Status, write_end
+from statelab.runs.tracking import METRICS, Run, make_folder, tracker
 from statelab.search.figures import draw
 from statelab.search.objective import VALUES
 from statelab.search.study import PARENT, Plan, as_overrides
-from statelab.status import LOST, RunStatus, Status, write_end
-from statelab.tracking import METRICS, Run, make_folder, tracker
 from statelab.values import flatten
 
 __all__ = ["BEST", "Record", "end_stray_runs", "open_record"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from statelab.errors import ConfigError, RunError, near_miss
+from statelab.runs.tracking import make_folder
 from statelab.search.turn import FileTurn, PostgresTurn, Turn
-from statelab.tracking import make_folder
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner

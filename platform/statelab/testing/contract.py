@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.testing import memory, numbers, parameters, sequences
 from statelab.testing.check import Check, NotApplicable
 from statelab.testing.memory import MemorySubject, memory_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from statelab.context import Context, State
 from statelab.errors import RuleError
-from statelab.memory import Memory
-from statelab.norms import l2_normalize
+from statelab.model.context import Context, State
+from statelab.model.memory import Memory
+from statelab.model.norms import l2_normalize
 from statelab.rules import make_memory
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import EXACT, Subject

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from statelab.compilation import compile_blocks
-from statelab.context import State
-from statelab.decoder import Decoder
+from statelab.model.compilation import compile_blocks
+from statelab.model.context import State
+from statelab.model.decoder import Decoder
 from statelab.optim import make_optimizer
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import Subject, memory_slots

@@ -10,9 +10,9 @@ import torch
 import yaml
 from torch import nn
 
-from statelab.build import build_model
-from statelab.decoder import Decoder
 from statelab.loading import load_config, to_dict
+from statelab.model.build import build_model
+from statelab.model.decoder import Decoder
 from statelab.optim import make_optimizer
 from statelab.rules import ParamOptions
 from statelab.sizes import measure

@@ -7,9 +7,9 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from statelab.context import State
-from statelab.decoder import Block, Decoder
-from statelab.padding import unpad
+from statelab.model.context import State
+from statelab.model.decoder import Block, Decoder
+from statelab.model.padding import unpad
 from statelab.testing.check import NotApplicable, Worst, check
 from statelab.testing.subject import EXACT, Subject, forms_that_run
 

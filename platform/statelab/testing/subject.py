@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from statelab.build import build_model
 from statelab.config import Config
-from statelab.context import State
-from statelab.decoder import Decoder
 from statelab.loading import load_config
-from statelab.mixer import Mixer
+from statelab.model.build import build_model
+from statelab.model.context import State
+from statelab.model.decoder import Decoder
+from statelab.model.mixer import Mixer
 from statelab.registries import read_rules, write_rules
 from statelab.rules import Rule
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from statelab.build import build_model
-from statelab.decoder import Decoder
 from statelab.loading import load_config
+from statelab.model.build import build_model
+from statelab.model.decoder import Decoder
 from statelab.pairs import pairs
 from statelab_plugins.bench.agreement import disagreement
 

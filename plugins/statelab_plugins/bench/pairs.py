@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from statelab.benchmarks import Report
-from statelab.decoder import Decoder
+from statelab.model.decoder import Decoder
 from statelab_plugins.bench.agreement import agrees
 from statelab_plugins.bench.figure import draw_times, panels_by_read
 from statelab_plugins.bench.machine import SHARED, machine, size_of, threads_of

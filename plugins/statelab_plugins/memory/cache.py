@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from statelab.errors import RuleError
-from statelab.memory import Memory, Written
+from statelab.model.memory import Memory, Written
 
 __all__ = ["CacheMemory", "cached_attention"]
 

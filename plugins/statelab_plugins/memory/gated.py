@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from statelab.errors import RuleError
-from statelab.memory import Memory, Written
+from statelab.model.memory import Memory, Written
 from statelab_kernels.gated import gated_project, gated_recall
 from statelab_kernels.precision import compute_dtype
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from statelab.memory import Memory, Written
+from statelab.model.memory import Memory, Written
 from statelab_kernels.modal import modal_interdomain, modal_project, modal_recall
 
 __all__ = ["ModalMemory"]

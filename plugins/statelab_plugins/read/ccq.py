@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from statelab.config import MixerConfig
 from statelab.errors import RuleError
-from statelab.memory import Memory
-from statelab.norms import l2_normalize
+from statelab.model.memory import Memory
+from statelab.model.norms import l2_normalize
 from statelab.options import Section, option
 from statelab.rules import MixerDims, ParamOptions, ReadRule, WriteRule, read_rules
 from statelab_kernels.curvature import ccq_query, curvature

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from statelab.memory import Memory, Written
-from statelab.norms import l2_normalize
+from statelab.model.memory import Memory, Written
+from statelab.model.norms import l2_normalize
 from statelab.options import Section, option
 from statelab.rules import MixerDims, ParamOptions, ReadRule, read_rules
 from statelab_kernels.gated import gated_project

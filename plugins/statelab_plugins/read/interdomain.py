@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statelab.config import MixerConfig
 from statelab.errors import RuleError
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.options import Section, option
 from statelab.rules import ReadRule, WriteRule, read_rules
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.options import Section, option
 from statelab.rules import MixerDims, ParamOptions, ReadRule, read_rules
 from statelab_kernels.precision import compute_dtype

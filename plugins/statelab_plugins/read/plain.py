@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.options import Section
 from statelab.rules import ReadRule, read_rules
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from statelab.memory import Memory
+from statelab.model.memory import Memory
 from statelab.options import Section, option
 from statelab.rules import ReadRule, read_rules
 from statelab_plugins.memory import CacheMemory

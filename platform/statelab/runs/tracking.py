@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from statelab.errors import RunError
 from statelab.registries import trackers
-from statelab.status import Status, write_end, write_start
+from statelab.runs.status import Status, write_end, write_start
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import Tensor
 
     from statelab.config import Config, TrackingConfig
-    from statelab.records import LoggedRun, RunQuery, RunRecord
+    from statelab.runs.records import LoggedRun, RunQuery, RunRecord
 
 __all__ = [
     "METRICS",
@@ -285,8 +285,8 @@ class LocalRun(Run):
     @property
     def logger(self) -> Logger:
         """A logger that writes `metrics.csv`."""
-        from statelab.loggers import CsvLogger
-        from statelab.metric_history import Recorded
+        from statelab.runs.loggers import CsvLogger
+        from statelab.runs.metric_history import Recorded
 
         if not hasattr(self, "_logger"):
             self._logger = CsvLogger(self.folder, Recorded(self.folder, self.step))

@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING
 
 from statelab.config import Config
-from statelab.records import pair_of
 from statelab.registries import read_rules, write_rules
+from statelab.runs.records import pair_of
 
 if TYPE_CHECKING:
     from statelab.sizes import Sizes

@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from statelab.errors import RunError, UnknownNameError
-from statelab.lost import mark_lost
-from statelab.status import RunStatus
-from statelab.tracking import METRICS, Unsent, tracker
+from statelab.runs.lost import mark_lost
+from statelab.runs.status import RunStatus
+from statelab.runs.tracking import METRICS, Unsent, tracker
 
 __all__ = ["sync_runs"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from statelab.lost import mark_all_lost, mark_lost
-from statelab.metric_history import metric_history
-from statelab.status import LOST, RunStatus
-from statelab.tracking import METRICS, tracker
+from statelab.runs.lost import mark_all_lost, mark_lost
+from statelab.runs.metric_history import metric_history
+from statelab.runs.status import LOST, RunStatus
+from statelab.runs.tracking import METRICS, tracker
 
 __all__ = ["LoggedRun", "RunQuery", "RunRecord", "list_runs", "logged_runs", "pair_of"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from statelab.children import last_words, start_child
 from statelab.config import Config
 from statelab.errors import ProcessError, RunError, StatelabError
+from statelab.runs.children import last_words, start_child
 from statelab.signals import Pruned
 
 __all__ = ["Launch", "followed", "is_first"]
@@ -157,7 +157,7 @@ def _followers(others: int, folder: Path, checkpoint: Path | None) -> Iterator[N
         for rank in range(1, others + 1):
             log = folder / f"process_{rank}.log"
             process = start_child(
-                ["statelab.follow", *told],
+                ["statelab.runs.follow", *told],
                 log,
                 {**place, "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from statelab.config import Config
-from statelab.decoder import Decoder
+from statelab.model.decoder import Decoder
 
 __all__ = ["build_model"]
 

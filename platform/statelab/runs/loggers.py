@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from statelab.metric_history import Recorded, cut_off_half_a_line
+from statelab.runs.metric_history import Recorded, cut_off_half_a_line
 
 __all__ = ["CsvLogger", "RunLogger"]
 

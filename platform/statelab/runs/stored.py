@@ -12,8 +12,8 @@ import yaml
 from statelab.config import Config
 from statelab.errors import RunError, near_miss
 from statelab.loading import load_config, to_dict
-from statelab.lost import mark_lost
-from statelab.tracking import tracker
+from statelab.runs.lost import mark_lost
+from statelab.runs.tracking import tracker
 
 __all__ = ["StoredRun", "find_run", "write_config"]
 

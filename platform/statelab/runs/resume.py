@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from statelab.checkpoint_file import UNREADABLE, steps_done
 from statelab.config import Config
 from statelab.errors import ConfigError, RunError, StatelabError
 from statelab.loading import load_config, to_dict
-from statelab.lock import locked
 from statelab.optim import total_steps
-from statelab.runs import StoredRun, find_run
-from statelab.status import RunStatus
+from statelab.runs.checkpoint_file import UNREADABLE, steps_done
+from statelab.runs.lock import locked
+from statelab.runs.status import RunStatus
+from statelab.runs.stored import StoredRun, find_run
 from statelab.values import flatten, parse_overrides
 
 __all__ = ["FREE", "Resumption", "load_resumable", "resume_command", "resuming"]

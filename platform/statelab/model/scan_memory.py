@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from statelab.errors import RuleError
-from statelab.memory import Memory, Written
+from statelab.model.memory import Memory, Written
 
 __all__ = ["ScanMemory"]
 

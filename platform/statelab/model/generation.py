@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statelab.context import State
 from statelab.errors import DataError
+from statelab.model.context import State
+from statelab.model.padding import unpad
 from statelab.options import Section, option
-from statelab.padding import unpad
 
 if TYPE_CHECKING:
-    from statelab.decoder import Decoder
+    from statelab.model.decoder import Decoder
 
 __all__ = ["GenerationConfig", "GenerationMixin", "Prompts", "sample", "stream"]
 

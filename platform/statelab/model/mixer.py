@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statelab.config import MixerConfig, ModelConfig, RuleConfig
-from statelab.context import Context
-from statelab.conv import ShortConv
 from statelab.errors import ConfigError
-from statelab.initialise import reset_linear, reset_residual
-from statelab.norms import RMSNorm, l2_normalize
+from statelab.model.context import Context
+from statelab.model.conv import ShortConv
+from statelab.model.initialise import reset_linear, reset_residual
+from statelab.model.norms import RMSNorm, l2_normalize
+from statelab.model.rope import rope
 from statelab.registries import read_rules, write_rules
-from statelab.rope import rope
 from statelab.rules import MixerDims, make_memory
 
 __all__ = ["Mixer"]

@@ -1,4 +1,4 @@
-"""A further process of a run: `python -m statelab.follow FOLDER [CHECKPOINT]`.
+"""A further process of a run: `python -m statelab.runs.follow FOLDER [CHECKPOINT]`.
 
 The first process starts it, and hears a byte on its standard output when it is ready to train.
 """
@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from statelab.children import end_with_parent
+from statelab.runs.children import end_with_parent
 
 __all__ = ["main"]
 

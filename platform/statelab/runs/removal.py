@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 from statelab.errors import RunError
-from statelab.records import RunQuery, RunRecord, list_runs
-from statelab.tracking import tracker
+from statelab.runs.records import RunQuery, RunRecord, list_runs
+from statelab.runs.tracking import tracker
 
 __all__ = ["remove_run", "runs_to_remove"]
 

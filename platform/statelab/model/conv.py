@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from statelab.config import ModelConfig
-from statelab.context import Context
-from statelab.initialise import reset_linear, reset_residual
+from statelab.model.context import Context
+from statelab.model.initialise import reset_linear, reset_residual
 
 __all__ = ["ConvMixer", "ShortConv", "short_conv"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from statelab.tracking import METRICS
+from statelab.runs.tracking import METRICS
 
 __all__ = [
     "History",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from statelab.config import Config
-from statelab.environment import write_environment
 from statelab.loading import to_dict
-from statelab.naming import describe_run, pair_name, run_name
-from statelab.resume import Resumption
-from statelab.runs import write_config
+from statelab.runs.environment import write_environment
+from statelab.runs.naming import describe_run, pair_name, run_name
+from statelab.runs.resume import Resumption
+from statelab.runs.stored import write_config
+from statelab.runs.tracking import LocalRun, Run, StudyTrial, tracker
 from statelab.sizes import Sizes
-from statelab.tracking import LocalRun, Run, StudyTrial, tracker
 from statelab.values import flatten
 
 __all__ = ["describe", "open_run", "pair_name"]

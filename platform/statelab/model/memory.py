@@ -23,8 +23,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from statelab.context import Context
 from statelab.errors import RuleError
+from statelab.model.context import Context
 
 __all__ = ["Memory", "Written"]
 

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from statelab.config import MixerConfig, ModelConfig, RuleConfig
-from statelab.context import Context, State
-from statelab.conv import ConvMixer
 from statelab.errors import DataError
-from statelab.generation import GenerationMixin
-from statelab.initialise import reset_linear, reset_residual
-from statelab.layers import Layer, layer_list
-from statelab.mixer import Mixer
+from statelab.model.context import Context, State
+from statelab.model.conv import ConvMixer
+from statelab.model.generation import GenerationMixin
+from statelab.model.initialise import reset_linear, reset_residual
+from statelab.model.layers import Layer, layer_list
+from statelab.model.mixer import Mixer
 from statelab.registries import read_rules, write_rules
 
 __all__ = ["Decoder"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from statelab.errors import StatelabError
-from statelab.status import LOST, RunStatus, write_end
-from statelab.tracking import METRICS, tracker
+from statelab.runs.status import LOST, RunStatus, write_end
+from statelab.runs.tracking import METRICS, tracker
 
 __all__ = ["mark_all_lost", "mark_lost"]
 

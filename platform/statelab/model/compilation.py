@@ -14,8 +14,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from statelab.context import Context
-from statelab.decoder import Block, Decoder
+from statelab.model.context import Context
+from statelab.model.decoder import Block, Decoder
 
 __all__ = ["compile_blocks"]
 

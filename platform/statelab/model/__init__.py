@@ -1,0 +1,1 @@
+"""The decoder and what it is put together from."""

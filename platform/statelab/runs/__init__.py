@@ -1,0 +1,1 @@
+"""Runs: opened, recorded, resumed, found again, and ended truthfully."""
