@@ -18,7 +18,7 @@ _USED = ("uri", "enabled", "experiment", "offline")
     )
 )
 def compare(overrides: Keys = None, json: Json = False) -> None:
-    """Compare runs: seeds together, best over learning rates, at equal size.
+    """Compare runs: seeds together, at equal size, with intervals.
 
     Which ones: experiment, study, runs=ID,ID, and any key=value that they were trained with. How:
     metric, value, direction, by, over, at, tolerance, baseline. Where to: out=FOLDER. Where from:

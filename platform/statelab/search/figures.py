@@ -115,7 +115,21 @@ def _save(stem: Path, page: Maker, picture: Maker) -> list[Path]:
         figure = drawn if isinstance(drawn, Figure) else getattr(drawn, "figure", None)
         if figure is None:
             figure = drawn.flat[0].figure
+            _make_room(figure)
         figure.savefig(png, dpi=150, bbox_inches="tight")
     finally:
         pyplot.close("all")
     return [html, png]
+
+
+def _make_room(figure: Any) -> None:
+    """Let no label of a figure with several panels lie over another one."""
+    from matplotlib.ticker import NullFormatter
+
+    rows, columns = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()
+    figure.set_size_inches(3 * columns + 1, 2.6 * rows + 1.5)
+    figure.set_layout_engine("constrained")
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                axis.set_minor_formatter(NullFormatter())
