@@ -9,10 +9,11 @@ import yaml
 
 from statelab.catalogue import all_keys
 from statelab.errors import ConfigError, PluginError, RuleError, UnknownNameError
-from statelab.loading import load_config, resolve, to_dict
+from statelab.loading import load_config, load_section, resolve, to_dict
 from statelab.model.build import build_model
 from statelab.pairs import pairs
 from statelab.registries import write_rules
+from statelab.search.config import SearchConfig
 from statelab.values import flatten
 
 BASE = ["write=gla", "read=plain", "data.name=mqar"]
@@ -316,8 +317,14 @@ def test_every_key_that_is_listed_loads_with_its_default():
         )
         data = name if block == "data.name" else "mqar"
         for key in keys:
-            if key["default"] != "required" and key["name"] not in ("experiment", "arm", "tags"):
-                given = f"{key['name']}={key['default'].replace(' ', '')}"
+            if key["default"] == "required" or key["name"] in ("experiment", "arm"):
+                continue
+            if key["type"] == "{key: value}":
+                continue
+            given = f"{key['name']}={key['default'].replace(' ', '')}"
+            if section == "search":
+                load_section(SearchConfig, [given], prefix="search.")
+            else:
                 load_config(None, [f"write={write}", f"read={read}", f"data.name={data}", given])
 
 
