@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     """Run a command, and say in one line on standard error what the user can mend."""
     import logging
+    import os
 
     from typer.exceptions import TyperException
 
@@ -60,6 +61,9 @@ def _run(arguments: list[str]) -> int:
     except Stopped:
         raise
     except SystemExit as error:
+        if "_STATELAB_COMPLETE" in os.environ:
+            # The shell's question is answered.
+            raise
         # A rule's, say: the command is not done, and must not look so.
         raise RuntimeError("a sys.exit() inside of the command has ended it") from error
     sys.stderr.write(f"statelab: {' '.join(said.splitlines())}\n")

@@ -36,7 +36,7 @@ def test_a_run_ends_with_what_to_type_next(capsys):
         metrics={}, run_id="3f2a", status="FINISHED", folder=Path("f"), checkpoint=Path("c")
     )
     tracking = SimpleNamespace(uri=None, enabled=True)
-    print_result(result, SimpleNamespace(run_dir="runs", experiment="mqar", tracking=tracking))
+    print_result(result, SimpleNamespace(experiment="mqar", tracking=tracking, place=list))
     assert capsys.readouterr().out.splitlines()[-4:] == [
         "statelab eval run=3f2a",
         "statelab inspect run=3f2a",
