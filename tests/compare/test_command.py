@@ -56,6 +56,18 @@ def test_the_best_value_of_a_run_may_count(statelab, log):
         assert json.loads(out)["rows"][0]["mean"] == expected
 
 
+def test_smoke_runs_are_compared_only_alone_or_if_asked_for(statelab, log):
+    def means(*arguments):
+        arguments = ("compare", METRIC, *arguments, "tracking.enabled=false", "--json")
+        return [row["mean"] for row in json.loads(statelab(*arguments)[1])["rows"]]
+
+    log("gla", "plain", {"val/accuracy": [0.1]}, smoke="true", data__batch_size=2)
+    assert means() == [0.1]
+    log("gla", "plain", {"val/accuracy": [0.9]}, smoke="false", data__batch_size=64)
+    assert means() == [0.9]
+    assert means("smoke=true") == [0.1]
+
+
 def test_ids_studies_and_keys_choose_the_runs(statelab, grid):
     def pairs(*arguments):
         status, out, err = statelab(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from statelab.runs.tracking import tracker
 from statelab.values import spell_out
 
 __all__ = ["SIZES", "Entry", "is_finite", "read_entries"]
+
+log = logging.getLogger(__name__)
 
 SIZES = ("parameters", "state_bytes", "memory_bytes")
 
@@ -109,6 +112,8 @@ def read_entries(config: CompareConfig, where: Mapping[str, str], uri: str | Non
     if not chosen:
         said = " ".join(f"{key}={value}" for key, value in where.items())
         raise ConfigError(f"none of {len(found)} runs has {said}.")
+    if "smoke" not in where:
+        chosen = _without_smoke(chosen)
     histories = _best_values(chosen, config, run_dir, uri) if config.value == "best" else {}
     entries = [_entry(run, config.metric, histories) for run in chosen]
     logged = {name for each in entries for name in each.metrics}
@@ -118,6 +123,15 @@ def read_entries(config: CompareConfig, where: Mapping[str, str], uri: str | Non
             f"{near_miss(config.metric, logged)} Logged: {', '.join(sorted(logged)) or 'nothing'}."
         )
     return entries
+
+
+def _without_smoke(runs: list[LoggedRun]) -> list[LoggedRun]:
+    """The runs without those that only showed that all works, if there are others."""
+    real = [run for run in runs if run.params.get("smoke") != "true"]
+    if not real or len(real) == len(runs):
+        return runs
+    log.info("left out %d smoke runs; smoke=true compares them", len(runs) - len(real))
+    return real
 
 
 def _find(config: CompareConfig, run_dir: Path, uri: str | None) -> list[LoggedRun]:
