@@ -149,4 +149,5 @@ def _record(run: Run, run_dir: Path) -> RunRecord:
         process=int(process) if process.isdigit() else None,
         tracked=True,
         reason=tags.get("statelab.reason", ""),
+        kind=tags.get("kind", "train"),
     )

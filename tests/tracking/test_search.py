@@ -38,6 +38,12 @@ def test_a_recorded_run_is_what_it_was_given(ended, run_dir):
     assert not found.lost
 
 
+def test_the_run_of_a_study_is_called_one(ended, run_dir):
+    ended(1.5, kind="study")
+    (found,) = list_runs(RunQuery(), run_dir=run_dir, uri=None)
+    assert found.pair == "study"
+
+
 def test_the_store_filters_sorts_and_cuts(ended, run_dir):
     runs = {
         "a": ended(3.0),

@@ -36,6 +36,7 @@ class RunRecord:
         process: Its process there.
         tracked: Whether the tracking store has it.
         reason: Why it failed or was stopped.
+        kind: train; study or compare for the run of one, which trained nothing itself.
     """
 
     id: str
@@ -51,11 +52,12 @@ class RunRecord:
     process: int | None
     tracked: bool
     reason: str = ""
+    kind: str = "train"
 
     @property
     def pair(self) -> str:
-        """The pair of rules, as `gla+ccq`."""
-        return pair_of(self.write, self.read)
+        """The pair of rules, as `gla+ccq`; its kind, where a run trained none."""
+        return pair_of(self.write, self.read) if self.kind == "train" else self.kind
 
     @property
     def lost(self) -> bool:
