@@ -61,8 +61,8 @@ def _run(arguments: list[str]) -> int:
     except Stopped:
         raise
     except SystemExit as error:
-        if "_STATELAB_COMPLETE" in os.environ:
-            # The shell's question is answered.
+        if "_STATELAB_COMPLETE" in os.environ or isinstance(error.__context__, BrokenPipeError):
+            # The shell's question is answered; or nobody reads any further.
             raise
         # A rule's, say: the command is not done, and must not look so.
         raise RuntimeError("a sys.exit() inside of the command has ended it") from error
