@@ -1,6 +1,7 @@
 """What all tests share: one thread, interpreted Triton where there is no GPU, a toy model."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
+from statelab.__main__ import main
 from statelab.config import Config
 from statelab.loading import load_config
 from statelab.model.build import build_model
 from statelab.model.decoder import Decoder
+from statelab_mlflow.store import connect
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -87,3 +90,34 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def statelab(away: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in an empty folder; returns exit status, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with its tables; making them takes seconds, a copy nothing."""
+    file = tmp_path_factory.mktemp("store") / "mlflow.db"
+    connect(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, empty_database: Path) -> Path:
+    """An empty folder of runs with a tracking store."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(empty_database, folder)
+    return folder

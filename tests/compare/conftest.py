@@ -1,26 +1,16 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statelab.__main__ import main
 from statelab.compare.config import CompareConfig
 from statelab.compare.entries import Entry
 from statelab_mlflow.store import connect
 
 SIZES = {"gla": 16_384, "deltanet": 16_384, "s4d": 131_072}
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables; making them takes seconds, a copy nothing."""
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    connect(f"sqlite:///{file}")
-    return file
 
 
 @pytest.fixture
@@ -70,15 +60,6 @@ def entry() -> Callable[..., Entry]:
 def asked() -> Callable[..., CompareConfig]:
     """What is asked for; accuracy by pair, if nothing else is said."""
     return lambda **given: CompareConfig(**{"metric": "val/accuracy", **given})
-
-
-@pytest.fixture
-def run_dir(away: Path, empty_database: Path) -> Path:
-    """An empty folder of runs with a tracking store."""
-    folder = away / "runs"
-    folder.mkdir()
-    shutil.copy(empty_database, folder)
-    return folder
 
 
 @pytest.fixture
@@ -133,17 +114,3 @@ def log(run_dir: Path) -> Callable[..., str]:
         return run
 
     return log
-
-
-@pytest.fixture
-def statelab(away: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command; returns exit status, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    return run

@@ -18,19 +18,6 @@ from statelab.train import Result
 
 
 @pytest.fixture
-def statelab(away, capsys):
-    """Run a command in an empty folder; returns exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
-
-
-@pytest.fixture
 def untracked(toy):
     return lambda *overrides: toy("tracking.enabled=false", *overrides)
 
@@ -43,6 +30,10 @@ COMMANDS = (
     "train",
     "eval",
     "generate",
+    "grid",
+    "search",
+    "compare",
+    "check",
     "inspect",
     "bench",
     "runs",

@@ -11,23 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from statelab.__main__ import main
 from statelab.registries import data_modules, read_rules, write_rules
 
 MADE = {"write": "fading", "read": "weighted", "data": "copying"}
-
-
-@pytest.fixture
-def statelab(away, capsys):
-    """Run a command in an empty folder; returns exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ __all__ = ["check"]
 @app.command(
     epilog=examples(
         "check write=leaky.py:Leaky read=plain",
-        "check write=leaky.py:Leaky write.half_life=3 model.mixer.output_norm=rms",
+        "check write=leaky.py:Leaky write.half_life=3",
         "check read=ccq --json",
     )
 )

@@ -12,8 +12,8 @@ _USED = ("uri", "enabled", "experiment", "offline")
 @app.command(
     epilog=examples(
         "compare experiment=mqar metric=val/accuracy",
-        "compare study=mqar-grid by=write,read baseline=read:plain out=figures",
-        "compare experiment=mqar by=write,read,model.head_dim at=memory_bytes tolerance=0.05",
+        "compare study=mqar-grid baseline=read:plain out=figures",
+        "compare experiment=mqar at=memory_bytes tolerance=0.05",
         "compare runs=3f2a,91bc metric=val/accuracy value=best --json",
     )
 )

@@ -19,8 +19,8 @@ __all__ = ["grid", "search"]
 @app.command(
     epilog=examples(
         "search experiment=mqar search=ccq_gates n_trials=20 workers=2",
-        "search experiment=mqar search=state_sizes search.sampler=random --json",
-        "search experiment=text search=space.yaml search.storage=postgresql://lab@db/optuna",
+        "search experiment=mqar search=state_sizes search.sampler=random",
+        "search experiment=mqar search=pareto search.storage=postgresql://db/lab",
     )
 )
 def search(overrides: Keys = None, json: Json = False) -> None:
