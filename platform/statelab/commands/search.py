@@ -20,7 +20,7 @@ __all__ = ["grid", "search"]
     epilog=examples(
         "search experiment=mqar search=ccq_gates n_trials=20 workers=2",
         "search experiment=mqar search=state_sizes search.sampler=random",
-        "search experiment=mqar search=pareto search.storage=postgresql://db/o",
+        "search experiment=mqar search=pareto search.storage=postgresql://db",
     )
 )
 def search(overrides: Keys = None, json: Json = False) -> None:
