@@ -32,6 +32,7 @@ def option(
     below: float | None = None,
     at_most: float | None = None,
     factory: Any = MISSING,
+    smoke: Any = MISSING,
 ) -> Any:
     """A dataclass field with a doc line and a range; without a default it is required.
 
@@ -43,13 +44,13 @@ def option(
         below: The value must be less.
         at_most: The value must be this or less.
         factory: Makes the default, where it is mutable.
+        smoke: What `smoke=true` makes of a plugin's option; without it, it stays as it is.
     """
     bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
-    return field(
-        default=default,
-        default_factory=factory,
-        metadata={"doc": doc, "bounds": {k: v for k, v in bounds.items() if v is not None}},
-    )
+    metadata = {"doc": doc, "bounds": {k: v for k, v in bounds.items() if v is not None}}
+    if smoke is not MISSING:
+        metadata["smoke"] = smoke
+    return field(default=default, default_factory=factory, metadata=metadata)
 
 
 class RangeError(ConfigError):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
+
+from statelab.values import BLOCKS
 
 __all__ = ["smoke_values"]
 
@@ -30,15 +33,10 @@ _COMMON: dict[str, Any] = {
     "trainer.checkpoint_every": None,
     "tracking.figures": False,
 }
-_PLUGINS: dict[tuple[str, str], dict[str, Any]] = {
-    ("model.write", "s4d"): {"num_modes": 8},
-    ("data", "mqar"): {"num_pairs": [4], "num_train": 16, "num_val": 8},
-    ("data", "text"): {"max_bytes": 65536},
-}
 
 
 def smoke_values(plugins: Iterable[tuple[str, str]], *, layers: bool) -> dict[str, Any]:
-    """The keys to set.
+    """The keys to set: these, and those of plugins whose option says `smoke=`.
 
     Args:
         plugins: (block, name) of the rules and the data that are used.
@@ -46,6 +44,7 @@ def smoke_values(plugins: Iterable[tuple[str, str]], *, layers: bool) -> dict[st
     """
     values = _COMMON | {"model.num_layers": None if layers else 2}
     for block, name in plugins:
-        for key, value in _PLUGINS.get((block, name), {}).items():
-            values[f"{block}.{key}"] = value
+        for option in dataclasses.fields(BLOCKS[block].get(name).config):
+            if "smoke" in option.metadata:
+                values[f"{block}.{option.name}"] = option.metadata["smoke"]
     return values

@@ -150,7 +150,7 @@ def test_the_comparison_is_a_run_of_the_experiment(statelab, grid, client):
     assert json.loads(again)["rows"] == json.loads(out)["rows"]
 
 
-def test_many_runs_are_read_in_few_requests(statelab, log, monkeypatch):
+def test_many_runs_are_read_in_few_requests(statelab, log, away, monkeypatch):
     """As many as there are thousands, and the curves of twelve rows at most."""
     for dim in range(14):
         for seed in range(2):
@@ -166,7 +166,7 @@ def test_many_runs_are_read_in_few_requests(statelab, log, monkeypatch):
 
         monkeypatch.setattr(type(connect_once), name, counted)
 
-    connect_once = connect("sqlite:///runs/mlflow.db")
+    connect_once = connect(f"sqlite:///{away}/runs/mlflow.db")
     for name in ("search_runs", "get_metric_history", "get_run", "list_artifacts"):
         count(name)
     statelab("compare", METRIC, "by=write,model.dim", "tracking.enabled=false", "out=made")

@@ -108,6 +108,8 @@ class Reader:
         """Run Python as the next cell of one session; a training is made short here too."""
         text = re.sub(r'"trainer\.max_steps=\d+"', ", ".join(f'"{key}"' for key in SHORT[1:]), text)
         text = re.sub(r"\btrainer\.val_every=\d+", SHORT[2], text)
+        # MLflow keeps one connection a URI, and so that of another reader's folder.
+        text = text.replace("sqlite:///runs/", f"sqlite:///{self.folder}/runs/")
         exec(compile(text, where, "exec"), self.names)
 
     def _take(self, block: Block) -> Iterator[str]:

@@ -29,12 +29,21 @@ class MQARConfig(DataConfig):
     """The defaults are the first cell of the paper's figure 2, but for its 64 tokens a sequence."""
 
     num_pairs: tuple[int, ...] = option(
-        (4,), "key-value pairs of an example; of several counts all get equally many", at_least=1
+        (4,),
+        "key-value pairs of an example; of several counts all get equally many",
+        at_least=1,
+        smoke=(4,),
     )
     num_train: int = option(
-        100_000, "training examples; their order is held in memory", at_least=1, at_most=_MOST
+        100_000,
+        "training examples; their order is held in memory",
+        at_least=1,
+        at_most=_MOST,
+        smoke=16,
     )
-    num_val: int = option(3_000, "validation examples, likewise", at_least=1, at_most=_MOST)
+    num_val: int = option(
+        3_000, "validation examples, likewise", at_least=1, at_most=_MOST, smoke=8
+    )
     vocab_size: int = option(8192, "tokens; the lower half are keys, the upper values", at_least=4)
     power_a: float = option(
         0.01, "chance of a query g places on is as g^(power_a - 1); 1 is uniform", above=0

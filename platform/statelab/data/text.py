@@ -38,7 +38,9 @@ class TextConfig(DataConfig):
     val_fraction: float = option(
         0.05, "share of the documents to validate on, chosen by their content", above=0, below=1
     )
-    max_bytes: int | None = option(None, "read no more than these; null is all", at_least=1)
+    max_bytes: int | None = option(
+        None, "read no more than these; null is all", at_least=1, smoke=65536
+    )
 
     def __post_init__(self) -> None:
         DataConfig.__post_init__(self)

@@ -24,7 +24,7 @@ __all__ = ["S4D", "S4DConfig"]
 class S4DConfig(Section):
     """Options of S4D."""
 
-    num_modes: int = option(64, "complex modes a head", at_least=1)
+    num_modes: int = option(64, "complex modes a head", at_least=1, smoke=8)
     init: Literal["inv", "lin", "legs"] = option("inv", "frequencies of the modes at the start")
 
 
