@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["find_runs", "newest_experiment", "newest_study", "read_history"]
+__all__ = ["find_runs", "folder_of", "newest_experiment", "newest_study", "read_history"]
 
 _PAGE = 1000
 
@@ -75,6 +75,18 @@ def newest_study(client: MlflowClient, experiment_id: str) -> str | None:
     return newest.data.tags["study"] if newest else None
 
 
+def folder_of(run: Run) -> Path | None:
+    """Where a run was written, which may not be made yet; None of what isn't ours.
+
+    A run is opened with its experiment's folder in the tag, since its own is named after its id.
+    """
+    written = run.data.tags.get("statelab.folder")
+    if written is None:
+        return None
+    folder = Path(written)
+    return folder if folder.name == run.info.run_id else folder / run.info.run_id
+
+
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Keep Python from looking for garbage again and again among a hundred thousand new objects.
@@ -131,7 +143,8 @@ def _quoted(value: str) -> str:
 
 def _record(run: Run, run_dir: Path) -> RunRecord:
     tags, info = run.data.tags, run.info
-    written = Path(tags["statelab.folder"])
+    written = folder_of(run)
+    assert written is not None  # the filter wants one
     moved = run_dir.resolve() / written.parent.name / written.name
     process = tags.get("statelab.pid", "")
     return RunRecord(

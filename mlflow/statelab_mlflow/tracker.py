@@ -17,13 +17,13 @@ import typer
 from statelab.config import Config, TrackingConfig
 from statelab.errors import RunError, UnknownNameError
 from statelab.registries import trackers
-from statelab.runs.records import LoggedRun, RunQuery, RunRecord
+from statelab.runs.records import LoggedRun, RunQuery
 from statelab.runs.status import LOST, TAGS, Status, write_end
 from statelab.runs.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab.signals import deferring
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
-from statelab_mlflow.search import find_runs, read_history
+from statelab_mlflow.search import find_runs, folder_of, read_history
 from statelab_mlflow.server import pages_of, serve, show_pages
 from statelab_mlflow.store import (
     connect,
@@ -83,7 +83,7 @@ class MLflowTracker(Tracker):
             try:
                 # A run that was made, but that nobody has in hand, would be RUNNING for ever.
                 with deferring():
-                    given = {"mlflow.user": _user(), **tags}
+                    given = {"mlflow.user": _user(), **_place(experiment), **tags}
                     if parent is not None:
                         given["mlflow.parentRunId"] = parent
                     run = client.create_run(where, run_name=name, tags=given)
@@ -99,9 +99,9 @@ class MLflowTracker(Tracker):
             except BaseException as error:
                 if run is not None:
                     status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
-                    client.set_terminated(run.info.run_id, status)
                     if folder.is_dir():
                         write_end(folder, status, str(error))
+                    client.set_terminated(run.info.run_id, status)
                 raise
 
     def resume(
@@ -142,19 +142,14 @@ class MLflowTracker(Tracker):
             return None
         with reaching(uri):
             try:
-                folder = connect(uri).get_run(run_id).data.tags.get("statelab.folder")
+                return folder_of(connect(uri).get_run(run_id))
             except MlflowException as error:
                 if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                     raise
                 return None
-        return Path(folder) if folder else None
-
-    def find(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[RunRecord]:
-        """The recorded runs that fit the query, in its order; of a store that isn't there, none."""
-        return [run.record for run in self.find_logged(query, uri=uri, run_dir=run_dir)]
 
     def find_logged(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[LoggedRun]:
-        """What `find` finds, with all parameters and tags; a thousand runs are one request."""
+        """The recorded runs that fit the query, in its order; of a store that isn't there, none."""
         uri = store_uri(uri, run_dir)
         if is_absent(uri):
             return []

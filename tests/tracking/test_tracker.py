@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from statelab.config import TrackingConfig
 from statelab.errors import RunError
 from statelab.registries import trackers
+from statelab.runs.records import RunQuery, list_runs
 from statelab.runs.status import RunStatus
 from statelab.signals import Stopped, unwinding
 from statelab_mlflow import MLflowTracker
@@ -46,6 +48,34 @@ def test_a_run_starts_running_with_its_name_and_what_it_was_given(start, run_dir
     assert tags["mlflow.user"]
     assert tags["statelab.host"]
     run.finish("FINISHED")
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_run_whose_store_goes_as_it_opens_is_marked_by_whoever_lists_it(
+    start, run_dir, monkeypatch, has_folder
+):
+    """The store has it as RUNNING, and nobody has it in hand."""
+
+    def away(self, *given, **named):
+        raise ConnectionError("the store is gone")
+
+    with monkeypatch.context() as patch:
+        for name in ("log_batch", "set_terminated"):
+            patch.setattr(MlflowClient, name, away)
+        if not has_folder:
+            (run_dir / "toy").mkdir(parents=True)
+            patch.setattr("statelab_mlflow.tracker.make_folder", lambda *given: None)
+            patch.setattr(Path, "mkdir", away)
+        with pytest.raises(RunError, match="the store is gone"):
+            start()
+
+    def listed():
+        (run,) = list_runs(RunQuery(), run_dir=run_dir, uri=None)
+        return run.status, run.experiment
+
+    assert listed() == ("RUNNING", "toy")
+    monkeypatch.setattr("statelab.runs.lost.is_gone", lambda host, process: process == os.getpid())
+    assert listed() == ("KILLED", "toy")
 
 
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from statelab.runs.lost import mark_all_lost, mark_lost
+from statelab.runs.lost import mark_all_lost, mark_lost, mark_stillborn
 from statelab.runs.metric_history import metric_history
 from statelab.runs.status import LOST, RunStatus
 from statelab.runs.tracking import METRICS, tracker
@@ -124,11 +124,7 @@ def list_runs(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[RunRec
     Raises:
         RunError: If the store can't be reached.
     """
-    mark_all_lost(run_dir)
-    tracked = tracker().find(query, uri=uri, run_dir=run_dir)
-    # A store may have runs of other folders too.
-    if mark_lost(run.folder for run in tracked if run.status == "RUNNING"):
-        tracked = tracker().find(query, uri=uri, run_dir=run_dir)
+    tracked = [run.record for run in logged_runs(query, run_dir=run_dir, uri=uri)]
     return sorted([*tracked, *_untracked(query, run_dir)], key=_order(query))[: query.limit]
 
 
@@ -140,7 +136,10 @@ def logged_runs(query: RunQuery, *, run_dir: Path, uri: str | None) -> list[Logg
     """
     mark_all_lost(run_dir)
     found = tracker().find_logged(query, uri=uri, run_dir=run_dir)
-    if mark_lost(run.record.folder for run in found if run.record.status == "RUNNING"):
+    running = [run.record for run in found if run.record.status == "RUNNING"]
+    # A store may have runs of other folders too.
+    lost = mark_lost(run.folder for run in running)
+    if mark_stillborn(running, uri=uri, run_dir=run_dir) or lost:
         found = tracker().find_logged(query, uri=uri, run_dir=run_dir)
     return found
 

@@ -25,6 +25,7 @@ __all__ = [
     "RunStatus",
     "Status",
     "beating",
+    "is_gone",
     "write_end",
     "write_start",
 ]
@@ -97,6 +98,11 @@ class RunStatus:
         with suppress(OSError):
             return (folder / _HEARTBEAT).stat().st_mtime
         return self.written / 1e9
+
+
+def is_gone(host: str | None, process: int | None) -> bool:
+    """Whether that process was one of this host, and runs no more."""
+    return host == socket.gethostname() and process is not None and _birth(process) is None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from statelab.config import Config, TrackingConfig
-    from statelab.runs.records import LoggedRun, RunQuery, RunRecord
+    from statelab.runs.records import LoggedRun, RunQuery
 
 __all__ = [
     "METRICS",
@@ -176,16 +176,10 @@ class Tracker(ABC):
         """The folder of a recorded run, or None if the store doesn't know it."""
 
     @abstractmethod
-    def find(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[RunRecord]:
+    def find_logged(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[LoggedRun]:
         """The recorded runs that fit the query, in its order; of a store that isn't there, none.
 
-        Raises:
-            RunError: If the store can't be reached.
-        """
-
-    @abstractmethod
-    def find_logged(self, query: RunQuery, *, uri: str | None, run_dir: Path) -> list[LoggedRun]:
-        """What `find` finds, with all parameters and tags; a thousand runs are one request.
+        A thousand of them are one request.
 
         Raises:
             RunError: If the store can't be reached.
