@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,12 +63,11 @@ def test_a_run_whose_store_goes_as_it_opens_is_marked_by_whoever_lists_it(
     with monkeypatch.context() as patch:
         for name in ("log_batch", "set_terminated"):
             patch.setattr(MlflowClient, name, away)
-        if not has_folder:
-            (run_dir / "toy").mkdir(parents=True)
-            patch.setattr("statelab_mlflow.tracker.make_folder", lambda *given: None)
-            patch.setattr(Path, "mkdir", away)
         with pytest.raises(RunError, match="the store is gone"):
             start()
+    if not has_folder:
+        (folder,) = (run_dir / "toy").iterdir()
+        shutil.rmtree(folder)
 
     def listed():
         (run,) = list_runs(RunQuery(), run_dir=run_dir, uri=None)
