@@ -22,7 +22,8 @@ Batch = dict[str, Tensor]
 """`tokens` and `labels`, both [B, T] int64, and where the module has slices `slice`, [B] int64.
 
 A label stands at the position that predicts it. Where a row may hold several documents, `ends`,
-[B, T] bool, marks the last token of each; `packing.py` makes use of it.
+[B, T] bool, marks the last token of each; `packing.py` makes use of it. Where tokens are texts of
+several lengths, `bytes`, [B, T] int64, says how many bytes of it each label stands for.
 """
 
 
@@ -46,12 +47,12 @@ class DataModule(ABC):
     Attributes:
         vocab_size: How many tokens there are.
         slices: Kinds of examples that metrics are shown apart for; a batch's `slice` counts in it.
-        stop: Tokens that end a document, and with it a generation.
+        is_text: Whether tokens stand for bytes of text, so that there are bits per byte.
     """
 
     vocab_size: int
     slices: tuple[str, ...] = ()
-    stop: tuple[int, ...] = ()
+    is_text: bool = False
 
     @abstractmethod
     def __init__(self, config: DataConfig) -> None: ...
@@ -64,9 +65,14 @@ class DataModule(ABC):
     def val(self) -> Examples:
         """What is only looked at; shares no example with `train`."""
 
-    def num_bytes(self, labels: Tensor) -> Tensor | None:
-        """How many bytes of text the labels stand for; None where the tokens are no text."""
+    def num_bytes(self, batch: Batch) -> Tensor | None:
+        """How many bytes of text the labels of a batch stand for; None where they are no text."""
         return None
+
+    @classmethod
+    def stop(cls, config: DataConfig) -> tuple[int, ...]:
+        """The tokens that end a document, and with it a generation."""
+        return ()
 
     @classmethod
     def encode(cls, config: DataConfig, text: str) -> list[int]:
