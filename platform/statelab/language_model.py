@@ -150,10 +150,9 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         if self.metrics is None:
             assert self.config.model.vocab_size is not None
             data = self.trainer.datamodule  # type: ignore[attr-defined]
-            text = data.num_bytes(torch.empty(0, dtype=torch.int64)) is not None
-            self.metrics = LanguageMetrics(self.config.model.vocab_size, data.slices, text=text).to(
-                self.device
-            )
+            self.metrics = LanguageMetrics(
+                self.config.model.vocab_size, data.slices, text=data.is_text
+            ).to(self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Add a batch to the metrics."""
@@ -163,7 +162,7 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         if slices is not None:
             slices = slices.repeat_interleave(asked.numel() // len(slices))[asked.flatten()]
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.metrics.update(logits, labels, slices, data.num_bytes(batch["labels"]))
+        self.metrics.update(logits, labels, slices, data.num_bytes(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the whole split."""

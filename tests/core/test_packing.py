@@ -16,7 +16,8 @@ from statelab.data.lightning_data import LightningData, build_data
 from statelab.data.loader import EpochLoader
 from statelab.data.module import IGNORED
 from statelab.data.packing import pack, sequences
-from statelab.data.text import Text, TextConfig, split
+from statelab.data.split import split
+from statelab.data.text import Text, TextConfig
 from statelab.language_model import LanguageModel
 from statelab.model.build import build_model
 from statelab.train import train

@@ -12,7 +12,9 @@ import torch
 
 from statelab.data.documents import find
 from statelab.data.module import IGNORED
-from statelab.data.text import Text, TextConfig, Windows, split
+from statelab.data.split import split
+from statelab.data.text import ByteStream, Text, TextConfig
+from statelab.data.windows import Windows
 from statelab.errors import ConfigError, DataError
 
 DOCUMENTS = [bytes([i]) * (40 + 7 * i) + b"\r\n\xff\xfe\0" + str(i).encode() for i in range(40)]
@@ -61,7 +63,7 @@ def test_every_byte_of_every_document_is_in_one_split_once(folder: Path, seq_len
 @pytest.mark.parametrize("length", [17, 32, 33, 34, 48, 49])
 def test_windows_predict_each_byte_but_the_first_once(length: int) -> None:
     source = bytes(range(1, length + 1))
-    windows = Windows(bytearray(source), [length - 1], 16)
+    windows = Windows(ByteStream(bytearray(source), [length - 1]), 16)
     assert stream_of(windows) == source
     batch = windows.batch(np.arange(len(windows)))
     assert (batch["labels"] != IGNORED).sum() == length - 1
@@ -80,7 +82,7 @@ def test_documents_stand_in_the_order_of_their_names(folder: Path) -> None:
 def test_a_label_stands_for_one_byte(folder: Path) -> None:
     data = Text(config(folder / "**/*.txt", seq_len=50))
     labels = data.val().batch(np.arange(len(data.val())))["labels"]
-    assert data.num_bytes(labels) == (labels != IGNORED).sum()
+    assert data.num_bytes({"labels": labels}) == (labels != IGNORED).sum()
     assert data.vocab_size == config("x").vocab_size == 256
 
 

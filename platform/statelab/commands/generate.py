@@ -49,7 +49,7 @@ def generate(overrides: Keys = None, json: Json = False) -> None:
     )
     config = run.config().data
     data = data_modules.get(config.name).cls
-    settings = load_section(GenerationConfig, rest, defaults={"stop": data.stop})
+    settings = load_section(GenerationConfig, rest, defaults={"stop": data.stop(config)})
     prompts = [data.encode(config, text) for text in texts]
     file = run.checkpoint(given.get("checkpoint", "last"))
     tokens = stream(load_checkpoint(file).decoder, prompts, settings)

@@ -51,11 +51,12 @@ class LightningData(LightningDataModule):
         self.config = config
         self.vocab_size = data.vocab_size
         self.slices = data.slices
+        self.is_text = data.is_text
         self.batches_finished = 0
 
-    def num_bytes(self, labels: Tensor) -> Tensor | None:
-        """How many bytes of text the labels stand for; None where the tokens are no text."""
-        return self.data.num_bytes(labels)
+    def num_bytes(self, batch: Batch) -> Tensor | None:
+        """How many bytes of text the labels of a batch stand for; None where they are no text."""
+        return self.data.num_bytes(batch)
 
     def advance(self) -> None:
         """Count a training batch as finished."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from statelab.config import DataConfig
 from statelab.data import documents
 from statelab.data.module import IGNORED, Batch, DataModule
+from statelab.data.split import split
+from statelab.data.windows import Windows
 from statelab.errors import DataError
 from statelab.options import option
 from statelab.registries import data_modules
 
-__all__ = ["Text", "TextConfig"]
+__all__ = ["ByteStream", "Text", "TextConfig", "bytes_in", "spell_byte", "text_of"]
 
 SEPARATOR = b"\0"
 """Stands after every document; text has no such byte of its own."""
@@ -34,7 +33,7 @@ class TextConfig(DataConfig):
     files: str = option(
         documents.STDLIB, "glob of files; or stdlib, the source of Python's standard library"
     )
-    column: str = option("text", "the column with the text, in .jsonl and .parquet files")
+    column: str = option("text", "the column with the text, in .jsonl, .parquet and .arrow files")
     val_fraction: float = option(
         0.05, "share of the documents to validate on, chosen by their content", above=0, below=1
     )
@@ -56,8 +55,8 @@ class TextConfig(DataConfig):
 class Text(DataModule):
     """Bytes of text, in windows of `seq_len` that follow each other without loss or overlap.
 
-    A file is a document, or each row is in a `.jsonl` or `.parquet` file. A hash of its content
-    puts a document into one split, always the same one, and twins into the same; the one with the
+    A file is a document; in a `.jsonl`, `.parquet` or `.arrow` file each row is one. A hash of its
+    content puts a document into one split, always the same one, and twins into the same; the one with the
     smallest hash validates in any case. A single document is cut: its end validates.
 
     The documents of a split, a zero byte after each, make one stream. Window i predicts bytes
@@ -70,7 +69,7 @@ class Text(DataModule):
         DataError: If no file is found or readable, or a split has less than one window.
     """
 
-    stop = tuple(SEPARATOR)
+    is_text = True
 
     def __init__(self, config: TextConfig) -> None:
         self.vocab_size = config.vocab_size
@@ -91,82 +90,74 @@ class Text(DataModule):
         """The windows of the validation documents."""
         return self._val
 
-    def num_bytes(self, labels: Tensor) -> Tensor:
+    def num_bytes(self, batch: Batch) -> Tensor:
         """One byte a label, separators included."""
-        return (labels != IGNORED).sum()
+        return (batch["labels"] != IGNORED).sum()
+
+    @classmethod
+    def stop(cls, config: DataConfig) -> tuple[int, ...]:
+        """The byte that stands after every document."""
+        return tuple(SEPARATOR)
 
     @classmethod
     def encode(cls, config: DataConfig, text: str) -> list[int]:
         """The bytes of the text in UTF-8; what the shell gave that is no UTF-8 stays as it is."""
-        return list(text.encode(errors="surrogateescape"))
+        return list(bytes_in(text))
 
     @classmethod
     def pieces(cls, config: DataConfig, tokens: Iterable[int]) -> Iterator[str]:
         """The text of the bytes, a character at a time; � for what is no UTF-8, or no byte."""
-        known = (bytes([token]) if token < 256 else b"\xff" for token in tokens)
-        return codecs.iterdecode(known, "utf-8", "replace")
+        return text_of(tokens)
 
     @classmethod
     def spell(cls, config: DataConfig, token: int) -> str:
         """The character, or the byte in hexadecimal where it is none that prints."""
-        return chr(token) if 32 < token < 127 else _SIGNS.get(token, f"{token:02x}")
+        return spell_byte(token)
 
 
-class Windows:
-    """A stream of bytes in windows of `seq_len` tokens.
+def bytes_in(text: str) -> bytes:
+    """A text in UTF-8; what the shell gave that is no UTF-8 stays as it is."""
+    return text.encode(errors="surrogateescape")
+
+
+def text_of(tokens: Iterable[int]) -> Iterator[str]:
+    """The text of bytes, a character at a time; � for what is no UTF-8, or no byte."""
+    known = (bytes([token]) if token < 256 else b"\xff" for token in tokens)
+    return codecs.iterdecode(known, "utf-8", "replace")
+
+
+def spell_byte(token: int) -> str:
+    """The character, or the byte in hexadecimal where it is none that prints."""
+    return chr(token) if 32 < token < 127 else _SIGNS.get(token, f"{token:02x}")
+
+
+class ByteStream:
+    """Bytes in memory.
 
     Args:
         stream: Documents, one after the other.
         ends: Where the last byte of each stands in the stream, in rising order.
-        seq_len: T.
     """
 
-    def __init__(self, stream: bytearray, ends: Sequence[int], seq_len: int) -> None:
-        self._seq_len = seq_len
-        self._num_bytes = len(stream)
-        self._ends = torch.tensor(ends)
-        stream.extend(bytes(len(self) * seq_len + 1 - len(stream)))
-        # A tensor, since loader processes share its memory instead of copying it.
+    def __init__(self, stream: bytearray, ends: Sequence[int]) -> None:
+        # Tensors, since loader processes share their memory instead of copying it.
         self._stream = torch.frombuffer(stream, dtype=torch.uint8)
+        self._ends = torch.tensor(ends)
 
     def __len__(self) -> int:
-        return -(-(self._num_bytes - 1) // self._seq_len)
+        return len(self._stream)
 
-    def batch(self, index: NDArray[np.int64]) -> Batch:
-        """The windows of these numbers."""
-        starts = torch.from_numpy(index * self._seq_len)
-        places = starts[:, None] + torch.arange(self._seq_len + 1)
-        window = self._stream[places].long()
-        past_end = places[:, 1:] >= self._num_bytes
-        ends_before = torch.searchsorted(self._ends, places)
-        return {
-            "tokens": window[:, :-1].contiguous(),
-            "labels": window[:, 1:].masked_fill(past_end, IGNORED),
-            "ends": ends_before[:, :-1] < ends_before[:, 1:],
-        }
+    def tokens(self, places: Tensor) -> Tensor:
+        """The bytes at these places."""
+        return self._stream[places].long()
 
+    def ends(self, places: Tensor) -> Tensor:
+        """Whether the last byte of a document stands there."""
+        nearest = torch.searchsorted(self._ends, places).clamp(max=len(self._ends) - 1)
+        return self._ends[nearest] == places
 
-def split(corpus: Sequence[bytes], val_fraction: float) -> tuple[list[bytes], list[bytes]]:
-    """Documents to train and to validate on.
-
-    Args:
-        corpus: At least one document.
-        val_fraction: How many validate, about.
-    """
-    if len(corpus) == 1:
-        cut = round(len(corpus[0]) * (1 - val_fraction))
-        return [corpus[0][:cut]], [corpus[0][cut:]]
-    draws = [_draw(document) for document in corpus]
-    limit = max(val_fraction, min(draws))
-    train = [document for document, draw in zip(corpus, draws, strict=True) if draw > limit]
-    val = [document for document, draw in zip(corpus, draws, strict=True) if draw <= limit]
-    return train, val
-
-
-def _draw(document: bytes) -> float:
-    """A number in [0, 1] that depends on the content alone."""
-    digest = hashlib.blake2b(document, digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64
+    def num_bytes(self, places: Tensor) -> None:
+        """Not kept: each token is one."""
 
 
 def _read(config: TextConfig) -> Iterator[bytes]:
@@ -197,4 +188,4 @@ def _windows(name: str, corpus: Sequence[bytes], config: TextConfig) -> Windows:
             f"of data.seq_len={config.seq_len} and the byte after it. Give more text, another "
             "data.val_fraction, or a smaller data.seq_len."
         )
-    return Windows(stream, ends, config.seq_len)
+    return Windows(ByteStream(stream, ends), config.seq_len)
