@@ -21,6 +21,7 @@ from statelab.runs.records import LoggedRun, RunQuery
 from statelab.runs.status import LOST, TAGS, Status, write_end
 from statelab.runs.tracking import METRICS, Place, Tracker, Unsent, make_folder
 from statelab.signals import deferring
+from statelab_mlflow.journal import Journal
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.search import find_runs, folder_of, read_history
@@ -179,6 +180,18 @@ class MLflowTracker(Tracker):
             _known_run(client, folder.name, uri)
             outbox.send(client)
         return unsent
+
+    def add(
+        self, folder: Path, *, metrics: Mapping[str, float], step: int, files: Mapping[Path, str]
+    ) -> None:
+        """Record more of a run that has ended, whose status stays as it is."""
+        journal = Journal(folder / METRICS)
+        journal.append(metrics, step)
+        journal.close()
+        outbox = Outbox(folder)
+        for file, place in files.items():
+            outbox.add(file, place)
+        self.sync(folder, uri=None)
 
     def end_lost(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
         """Mark a run KILLED whose process is gone, on whichever host that was."""

@@ -36,6 +36,7 @@ def _run(arguments: list[str]) -> int:
     from statelab.commands import (  # noqa: F401
         check,
         compare,
+        evaluate,
         generate,
         look,
         new,

@@ -34,7 +34,7 @@ def _known() -> dict[str, list[str]]:
     from statelab.config import Config
     from statelab.experiment import experiment_names, space_names
     from statelab.options import keys_of
-    from statelab.registries import data_modules, read_rules, write_rules
+    from statelab.registries import data_modules, eval_tasks, read_rules, write_rules
     from statelab.search.config import SearchConfig
 
     keys = [*keys_of(Config), *keys_of(SearchConfig, "search.")]
@@ -48,6 +48,7 @@ def _known() -> dict[str, list[str]]:
         "write": write_rules.names(),
         "read": read_rules.names(),
         "data.name": data_modules.names(),
+        "task": eval_tasks.names(),
         "experiment": experiment_names(),
         "search": space_names(),
         "n_trials": [],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from statelab.benchmarks import Report
     from statelab.config import Config
+    from statelab.evaluate import Evaluation
     from statelab.runs.records import RunRecord
     from statelab.sizes import Sizes
     from statelab.testing.suite import Report as CheckReport
@@ -30,6 +31,7 @@ __all__ = [
     "make_table",
     "print_command",
     "print_config",
+    "print_evaluation",
     "print_json",
     "print_keys",
     "print_metrics",
@@ -115,6 +117,16 @@ def print_metrics(result: Result) -> None:
     console.print(table)
 
 
+def print_evaluation(result: Evaluation) -> None:
+    """Print what an evaluation found, table after table, or its metrics where it made none."""
+    if not result.report.tables:
+        print_metrics(result)
+        return
+    console.print(", ".join(f"{name} {value}" for name, value in result.report.setup.items()))
+    _print_tables(result.report.tables, digits=5)
+    console.print("\n".join(map(str, result.files)))
+
+
 def print_result(result: Result, config: Config) -> None:
     """Print how a run ended, and what to type next."""
     print_metrics(result)
@@ -182,15 +194,7 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
 def print_report(report: Report, files: Sequence[Path]) -> None:
     """Print what a benchmark found, its setup, then table after table; and where it wrote it."""
     console.print(", ".join(f"{name} {value}" for name, value in report.setup.items()))
-    for title, rows in report.tables.items():
-        if not rows:
-            continue
-        first, *rest = rows[0]
-        table = make_table(first, *(name.replace("_", " ") for name in rest), title=title)
-        table.columns[0].no_wrap = True
-        for row in rows:
-            table.add_row(*map(_cell, row.values()))
-        console.print(table)
+    _print_tables(report.tables, digits=3)
     console.print("±: half the distance of the quartiles; below it the target, where one is set")
     console.print("\n".join(map(str, files)))
 
@@ -221,7 +225,19 @@ def make_table(*columns: str, title: str | None = None, right: Sequence[str] = (
     return table
 
 
-def _cell(value: Any) -> str:
+def _print_tables(tables: Mapping[str, Sequence[Mapping[str, Any]]], *, digits: int) -> None:
+    for title, rows in tables.items():
+        if not rows:
+            continue
+        first, *rest = rows[0]
+        table = make_table(first, *(name.replace("_", " ") for name in rest), title=title)
+        table.columns[0].no_wrap = True
+        for row in rows:
+            table.add_row(*(_cell(value, digits) for value in row.values()))
+        console.print(table)
+
+
+def _cell(value: Any, digits: int) -> str:
     """A cell of a report; a measurement's target stands on a line of its own."""
     if value is None:
         return ""
@@ -230,12 +246,12 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}g}"
     if not isinstance(value, Mapping):
         return str(value)
     around = (value["high"] - value["low"]) / 2 / value["median"]
     target = f"\n{value['target']} {'met' if value['met'] else 'MISSED'}" if "met" in value else ""
-    return f"{_cell(value['median'])} ±{around:.0%}{target}"
+    return f"{_cell(value['median'], digits)} ±{around:.0%}{target}"
 
 
 def _yaml_lines(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -1,78 +1,98 @@
-"""Evaluate a run's checkpoint on its validation split."""
+"""Evaluate a run's checkpoint by a task, the validation split's metrics if none is named."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from statelab.config import Config
-from statelab.data.lightning_data import build_data
-from statelab.devices import check_devices
-from statelab.errors import ConfigError, RunError, StatelabError
-from statelab.language_model import LanguageModel
-from statelab.loading import load_config, to_dict
-from statelab.runs.checkpoint_file import UNREADABLE
+from statelab.loading import load_section
+from statelab.options import keys_of
+from statelab.registries import eval_tasks
 from statelab.runs.stored import StoredRun
-from statelab.train import Result, make_trainer, quiet_lightning
+from statelab.tasks.record import write_report
+from statelab.tasks.task import Report
+from statelab.tasks.trained import load_checkpoint, load_trained
+from statelab.train import Result
 
-__all__ = ["evaluate", "load_checkpoint"]
+__all__ = ["Evaluation", "evaluate", "load_checkpoint"]
 
 
-def evaluate(run: StoredRun, *, checkpoint: str = "last", overrides: Iterable[str] = ()) -> Result:
-    """The validation metrics of a checkpoint; with no overrides those that training logged.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation(Result):
+    """What an evaluation found, as a run's result.
+
+    Attributes:
+        task: The task.
+        report: All that it found.
+        files: What was written.
+    """
+
+    task: str
+    report: Report
+    files: Sequence[Path] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        report = {name: dict(each) for name, each in _parts(self.report).items()}
+        return {
+            **Result.to_json(self),
+            "task": self.task,
+            **report,
+            "files": [str(file) for file in self.files],
+        }
+
+
+def evaluate(
+    run: StoredRun,
+    *,
+    task: str = "validation",
+    checkpoint: str = "last",
+    overrides: Iterable[str] = (),
+) -> Evaluation:
+    """What a task finds in a checkpoint; with no more said, the metrics that training logged.
 
     Args:
         run: The run.
+        task: One of `eval_tasks`, or `module:Class`, or `file.py:Class`.
         checkpoint: "last" or "best".
-        overrides: `data.*` and `trainer.*` keys that differ from the run's.
+        overrides: Options of the task, and `data.*` and `trainer.*` keys that differ from the
+            run's.
 
     Raises:
-        StatelabError: If the run or its checkpoint can't be read, or a key can't be changed.
+        StatelabError: If the run or its checkpoint can't be read, a key can't be changed, or the
+            task refuses its options or the model.
     """
-    overrides = list(overrides)
-    for each in overrides:
-        if not each.startswith(("data.", "trainer.")):
-            raise ConfigError(f"eval can change data.* and trainer.* only, got {each}.")
-    quiet_lightning()
-    file = run.checkpoint(checkpoint)
-    config = load_config(_alone(run.config()), overrides)
-    check_devices(config.trainer)
-    if config.trainer.devices * config.trainer.num_nodes > 1:
-        raise ConfigError("eval works in one process. Leave trainer.devices and num_nodes out.")
-    model = load_checkpoint(file)
-    trainer = make_trainer(config, logger=False, enable_progress_bar=False)
-    trainer.validate(model, datamodule=build_data(config), verbose=False)
-    return Result(
+    plugin = eval_tasks.get(task)
+    own, others = _split(overrides, {key.name for key in keys_of(plugin.config)})
+    looking = plugin.cls(load_section(plugin.config, own))
+    trained = load_trained(run, checkpoint=checkpoint, overrides=others)
+    report = looking.run(trained)
+    files = write_report(trained, plugin.name, looking, report) if looking.recorded else []
+    return Evaluation(
         run_id=run.id,
         status="FINISHED",
         folder=run.folder,
-        checkpoint=file,
+        checkpoint=trained.file,
         best_checkpoint=None,
-        metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
+        metrics=dict(report.metrics),
+        task=plugin.name,
+        report=report,
+        files=files,
     )
 
 
-def _alone(config: Config) -> dict[str, Any]:
-    """A run's configuration, for one process that evaluates what all of them did."""
-    trainer = config.trainer
-    batches = trainer.val_batches and trainer.val_batches * trainer.devices * trainer.num_nodes
-    alone = replace(trainer, devices=1, num_nodes=1, strategy="auto", val_batches=batches)
-    return to_dict(replace(config, trainer=alone))
+def _split(overrides: Iterable[str], options: set[str]) -> tuple[list[str], list[str]]:
+    """Arguments that are a task's options, or meant so, and those of the configuration."""
+    own: list[str] = []
+    others: list[str] = []
+    for each in overrides:
+        key = each.partition("=")[0]
+        meant = key in options or (options and "." not in key)
+        (own if meant else others).append(each)
+    return own, others
 
 
-def load_checkpoint(file: Path) -> LanguageModel:
-    """The model of a checkpoint; nothing in the file is executed.
-
-    Raises:
-        RunError: If the file is truncated, or no checkpoint of statelab.
-    """
-    try:
-        model: Any = LanguageModel.load_from_checkpoint(file, map_location="cpu", weights_only=True)
-    except (*UNREADABLE, StatelabError) as error:
-        raise RunError(
-            f"checkpoint {file} can't be read: it is truncated, or not statelab's "
-            f"({type(error).__name__}). Use another one of the run."
-        ) from error
-    return model  # type: ignore[no-any-return]
+def _parts(report: Report) -> Mapping[str, Mapping[str, Any]]:
+    return {"setup": report.setup, "tables": report.tables}

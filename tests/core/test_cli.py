@@ -117,7 +117,7 @@ def test_rules_are_listed_with_what_they_are(statelab):
     status, out, err = statelab("rules", "--json")
     assert (status, err) == (0, "")
     found = json.loads(out)
-    assert set(found) == {"write", "read", "data"}
+    assert set(found) == {"write", "read", "data", "task"}
     assert set(found["write"]) >= {"linear", "gla", "deltanet", "gated_deltanet", "s4d", "kv"}
     assert set(found["read"]) >= {"plain", "ccq", "interdomain", "softmax"}
     assert all(line.endswith(".") for kind in found.values() for line in kind.values())

@@ -14,26 +14,30 @@ __all__ = ["describe", "keys", "rules", "show"]
 
 @app.command(epilog=examples("rules", "rules --json"))
 def rules(json: Json = False) -> None:
-    """List the write rules, read rules and data modules."""
+    """List the rules, data modules and evaluation tasks."""
     from statelab.console import print_json, print_rules
-    from statelab.registries import data_modules, read_rules, write_rules
+    from statelab.registries import data_modules, eval_tasks, read_rules, write_rules
 
     kinds: dict[str, Registry[Any]] = {
         "write": write_rules,
         "read": read_rules,
         "data": data_modules,
+        "task": eval_tasks,
     }
     listed = {kind: registry.summaries() for kind, registry in kinds.items()}
     print_json(listed) if json else print_rules(listed)
 
 
-@app.command(epilog=examples("keys", "keys --json"))
-def keys(json: Json = False) -> None:
-    """List every key with its type, default, range and meaning."""
-    from statelab.catalogue import all_keys
+@app.command(epilog=examples("keys", "keys task=length", "keys data.name=text --json"))
+def keys(overrides: Keys = None, json: Json = False) -> None:
+    """List every key with its type, default, range and meaning.
+
+    With write=NAME, read=NAME, data.name=NAME or task=NAME only the options of that one.
+    """
+    from statelab.catalogue import all_keys, keys_of_plugins, keys_of_tasks
     from statelab.console import print_json, print_keys
 
-    sections = all_keys()
+    sections = keys_of_plugins(overrides) if overrides else all_keys() | keys_of_tasks()
     print_json(sections) if json else print_keys(sections)
 
 

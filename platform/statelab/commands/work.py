@@ -1,4 +1,4 @@
-"""Commands that compute: train, eval, inspect, bench."""
+"""Commands that compute: train, inspect, bench."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from statelab.commands.app import Json, Keys, app, examples, refuse, take
 
-__all__ = ["bench", "evaluate", "inspect", "train"]
+__all__ = ["bench", "inspect", "train"]
 
 
 @app.command(
@@ -44,29 +44,6 @@ def train(overrides: Keys = None, json: Json = False) -> None:
     if is_first():
         print_json(result.to_json()) if json else print_result(result, config)
     raise typer.Exit(result.exit_status)
-
-
-@app.command(
-    "eval",
-    epilog=examples(
-        "eval run=3f2a", "eval run=3f2a checkpoint=best --json", "eval run=3f2a data.seq_len=512"
-    ),
-)
-def evaluate(overrides: Keys = None, json: Json = False) -> None:
-    """Evaluate a run on its validation split; its id may be short."""
-    from statelab.console import print_json, print_metrics
-
-    given, rest = take(overrides, "run", "checkpoint", "run_dir", "tracking.uri")
-    if "run" not in given:
-        refuse("eval needs a run: statelab eval run=ID.")
-    from statelab import evaluate as evaluation
-    from statelab.runs.stored import find_run
-
-    run = find_run(
-        given["run"], run_dir=given.get("run_dir", "runs"), uri=given.get("tracking.uri")
-    )
-    result = evaluation.evaluate(run, checkpoint=given.get("checkpoint", "last"), overrides=rest)
-    print_json(result.to_json()) if json else print_metrics(result)
 
 
 @app.command(

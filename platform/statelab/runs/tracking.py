@@ -212,6 +212,23 @@ class Tracker(ABC):
         """
 
     @abstractmethod
+    def add(
+        self, folder: Path, *, metrics: Mapping[str, float], step: int, files: Mapping[Path, str]
+    ) -> None:
+        """Record more of a run that has ended, whose status stays as it is.
+
+        Args:
+            folder: The run's.
+            metrics: By name; none that the run has at that step.
+            step: The optimizer step that they are of.
+            files: Of the run's folder, each with the folder of artifacts that it belongs to.
+
+        Raises:
+            RunError: If the store can't be reached; `sync` sends all of it later.
+            UnknownNameError: If the store doesn't know the run.
+        """
+
+    @abstractmethod
     def end_lost(self, run_id: str, *, uri: str | None, run_dir: Path) -> None:
         """Mark a run KILLED whose process is gone, on whichever host that was.
 

@@ -1,0 +1,1 @@
+"""Evaluation tasks: what `statelab eval` does with a checkpoint, a file a task."""
