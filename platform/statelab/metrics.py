@@ -24,7 +24,9 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class LanguageMetrics(nn.Module):
-    """Loss, perplexity, accuracy, bits per byte, and accuracy and loss by slice.
+    """Loss, perplexity, accuracy, bits per byte, and accuracy by slice with the slices' mean.
+
+    A slice that no label was seen of is left out.
 
     Args:
         vocab_size: Classes.
@@ -42,8 +44,8 @@ class LanguageMetrics(nn.Module):
         self.num_labels = SumMetric(nan_strategy="disable")
         self.num_bytes = SumMetric(nan_strategy="disable")
         self.perplexity = Perplexity()
-        self.accuracy = _accuracy(vocab_size)
-        self.slice_accuracy = nn.ModuleList(_accuracy(vocab_size) for _ in self.slices)
+        self.accuracy = MulticlassAccuracy(vocab_size, average="micro", validate_args=False)
+        self.slice_accuracy = SliceAccuracy(len(self.slices))
 
     def update(
         self, logits: Tensor, labels: Tensor, slices: Tensor | None, num_bytes: Tensor | None
@@ -68,11 +70,7 @@ class LanguageMetrics(nn.Module):
         if num_bytes is not None:
             self.num_bytes.update(num_bytes)
         if slices is not None:
-            for index, metric in enumerate(self.slice_accuracy):
-                assert isinstance(metric, MulticlassAccuracy)
-                chosen = slices == index
-                if chosen.any():
-                    metric.update(guess[chosen], labels[chosen])
+            self.slice_accuracy.update(guess == labels, slices)
 
     def compute(self) -> dict[str, Tensor]:
         """All metrics by name, then begin anew."""
@@ -83,14 +81,46 @@ class LanguageMetrics(nn.Module):
         }
         if self.text:
             metrics["val/bpb"] = self.nats.compute() / self.num_bytes.compute() / math.log(2)
-        for name, metric in zip(self.slices, self.slice_accuracy, strict=True):
-            assert isinstance(metric, MulticlassAccuracy)
-            metrics[f"val/accuracy/{name}"] = metric.compute()
+        if self.slices:
+            # Torchmetrics makes a number of a vector of one.
+            accuracy = self.slice_accuracy.compute().reshape(len(self.slices))
+            by_slice = zip(self.slices, accuracy, strict=True)
+            seen = {name: value for name, value in by_slice if not value.isnan()}
+            metrics |= {f"val/accuracy/{name}": value for name, value in seen.items()}
+            if len(seen) > 1:
+                metrics["val/accuracy/mean"] = torch.stack([*seen.values()]).mean()
         for part in self.modules():
             if isinstance(part, Metric):
                 part.reset()
         return metrics
 
 
-def _accuracy(vocab_size: int) -> MulticlassAccuracy:
-    return MulticlassAccuracy(vocab_size, average="micro", validate_args=False)
+class SliceAccuracy(Metric):
+    """The share of right guesses in each slice; NaN of a slice without any.
+
+    Args:
+        num_slices: How many slices there are.
+    """
+
+    right: Tensor
+    asked: Tensor
+
+    def __init__(self, num_slices: int) -> None:
+        super().__init__()
+        for name in ("right", "asked"):
+            self.add_state(name, torch.zeros(num_slices, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, right: Tensor, slices: Tensor) -> None:
+        """Take guesses in.
+
+        Args:
+            right: Whether each is right, [n] bool.
+            slices: The slice that each belongs to, [n] int64.
+        """
+        num = len(self.asked)
+        self.right += torch.bincount(slices[right], minlength=num)
+        self.asked += torch.bincount(slices, minlength=num)
+
+    def compute(self) -> Tensor:
+        """By slice."""
+        return self.right / self.asked

@@ -15,7 +15,7 @@ from statelab.data.lightning_data import LightningData, build_data
 from statelab.data.loader import EpochLoader
 from statelab.data.module import IGNORED, Batch
 from statelab.data.mqar import MQAR, MQARConfig
-from statelab.data.order import PADDING, permutation, share
+from statelab.data.order import PADDING, batches, permutation, share
 from statelab.data.text import Text, TextConfig
 from statelab.errors import UnknownNameError
 
@@ -127,6 +127,72 @@ def test_validation_has_every_example_once_over_all_ranks(world: int) -> None:
 
 def trainer_of(rank: int, world: int) -> SimpleNamespace:
     return SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world})
+
+
+SEGMENTS = replace(
+    CONFIG,
+    segments=("16/2 x 50", "8/1 x 21", "12/3 x 3"),
+    val_segments=("8/2 x 10", "16/4 x 5"),
+    filler="random",
+)
+
+
+def test_batches_hold_one_group_each_and_lose_nothing() -> None:
+    order, groups = permutation(74, seed=0, epoch=1), (50, 21, 3)
+    found = batches(order, groups, 8)
+    assert sorted(np.concatenate(found).tolist()) == list(range(74))
+    assert len(found) == 7 + 3 + 1
+    kinds = [np.unique(np.searchsorted([50, 71], each, side="right")) for each in found]
+    assert all(len(each) == 1 for each in kinds)
+    # In each group the order is the epoch's, and only its last batch is short.
+    for kind in range(3):
+        own = [each for each, of in zip(found, kinds, strict=True) if of == kind]
+        assert all(len(each) == 8 for each in own[:-1])
+        members = [n for n in order if np.searchsorted([50, 71], n, side="right") == kind]
+        assert np.concatenate(own).tolist() == members
+
+
+def test_the_batches_of_groups_are_spread_over_the_epoch() -> None:
+    groups = (4000, 4000)
+    found = batches(permutation(8000, seed=0, epoch=0), groups, 8)
+    first = np.array([each[0] < 4000 for each in found])
+    assert 0.4 < np.mean(first[:500]) < 0.6
+    assert np.corrcoef(first[1:], first[:-1])[0, 1] < 0.5
+
+
+def test_a_single_group_keeps_the_order_of_the_epoch() -> None:
+    order = permutation(60, seed=0, epoch=0)
+    found = batches(order, (60,), 8)
+    assert np.concatenate(found).tolist() == order.tolist()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_ranks_share_every_batch_of_segments(world: int) -> None:
+    ranks = []
+    for rank in range(world):
+        data = data_of(replace(SEGMENTS, batch_size=12 // world))
+        data.trainer = trainer_of(rank, world)
+        ranks.append(train(data, 2 * 8))
+    whole = train(data_of(replace(SEGMENTS, batch_size=12)), 2 * 8)
+    for k, batch in enumerate(whole):
+        parts = [each[k] for each in ranks]
+        assert {part["tokens"].shape[1] for part in parts} == {batch["tokens"].shape[1]}
+        assert len({len(part["tokens"]) for part in parts}) == 1
+        rows = [row for part in parts for row in part["labels"].tolist() if max(row) > IGNORED]
+        assert sorted(rows) == sorted(batch["labels"].tolist())
+
+
+def test_segments_are_validated_one_after_the_other_at_their_own_lengths() -> None:
+    found = list(data_of(SEGMENTS).val_dataloader())
+    assert [list(each["tokens"].shape) for each in found] == [[8, 8], [2, 8], [5, 16]]
+    assert [set(each["slice"].tolist()) for each in found] == [{0}, {0}, {1}]
+
+
+@pytest.mark.parametrize("stop", [0, 3, 10, 11, 12, 25])
+def test_segments_continue_with_the_next_batch(stop: int) -> None:
+    unbroken = train(data_of(SEGMENTS), 33)
+    config = replace(SEGMENTS, num_workers=2 if stop == 12 else 0)
+    assert_equal(train(data_of(config, batches_finished=stop), 33 - stop), unbroken[stop:])
 
 
 def test_the_rank_comes_from_the_trainer() -> None:

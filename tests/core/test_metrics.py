@@ -34,6 +34,7 @@ def test_uneven_batches_count_by_their_positions(drawn):
         "val/accuracy": right.double().mean().item(),
         "val/accuracy/even": right[labels % 2 == 0].double().mean().item(),
         "val/accuracy/odd": right[labels % 2 == 1].double().mean().item(),
+        "val/accuracy/mean": sum(right[labels % 2 == i].double().mean().item() for i in (0, 1)) / 2,
     }
     found = {name: value.item() for name, value in measured(drawn).items()}
     assert found == pytest.approx(expected, rel=1e-5)
@@ -46,3 +47,22 @@ def test_a_loss_that_is_not_finite_is_not_left_out(drawn, value):
     found = measured(drawn)
     assert not found["val/loss"].isfinite()
     assert not found["val/bpb"].isfinite()
+
+
+def test_a_slice_that_was_not_seen_has_no_accuracy_and_the_mean_is_that_of_the_others():
+    metrics = LanguageMetrics(4, ("few", "never", "many"), text=False)
+    logits = torch.eye(4)[[0, 1, 2, 3]]
+    metrics.update(logits, torch.tensor([0, 1, 3, 0]), torch.tensor([0, 2, 2, 2]), None)
+    found = metrics.compute()
+    accuracy = {name: each.item() for name, each in found.items() if "accuracy" in name}
+    assert accuracy == pytest.approx(
+        {
+            "val/accuracy": 1 / 2,
+            "val/accuracy/few": 1,
+            "val/accuracy/many": 1 / 3,
+            "val/accuracy/mean": 2 / 3,
+        }
+    )
+    # The next validation begins anew.
+    metrics.update(logits, torch.arange(4), torch.tensor([1, 1, 1, 1]), None)
+    assert metrics.compute().keys() == {"val/loss", "val/ppl", "val/accuracy", "val/accuracy/never"}

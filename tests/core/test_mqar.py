@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2_contingency, chisquare
 
 from statelab.data.draws import distinct, uniform
 from statelab.data.module import IGNORED
@@ -92,6 +93,43 @@ def test_gaps_of_a_single_query_follow_the_power_law(power: float) -> None:
     torch.testing.assert_close(gaps, law / law.sum(), atol=4 * (0.25 / num) ** 0.5, rtol=0)
 
 
+@pytest.mark.parametrize("n", [4, 16])
+def test_the_gaps_of_all_keys_are_distributed_as_a_plain_loop_draws_them(n: int) -> None:
+    """Chi-square of 2 x m tables: the gaps of first, last and all keys, in tokens.
+
+    The loop is the published description: key after key takes one of the places that are left,
+    with weights a g^(a - 1).
+    """
+    num, T, power = 3000, 64, 0.01
+    batch = MQAR(config(num_pairs=(n,), num_train=num)).train().batch(np.arange(num))
+    tokens = batch["tokens"].numpy()
+    rng = np.random.default_rng(0)
+    law = power * np.arange(1, (T - 2 * n) // 2 + 1) ** (power - 1.0)
+    theirs = np.array(
+        [rng.choice(len(law), size=n, replace=False, p=law / law.sum()) for _ in range(num)]
+    )
+    asked = tokens[:, None, 2 * n :] == tokens[:, 0 : 2 * n : 2, None]  # [num, n, T - 2n]
+    ours = asked.argmax(axis=2) // 2
+    for which in (0, n - 1, slice(None)):
+        table = np.stack(
+            [np.bincount(each[:, which].ravel(), minlength=len(law)) for each in (ours, theirs)]
+        )
+        # A test for one in ten thousand, with seeds that never change.
+        assert chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-4
+
+
+def test_keys_and_values_are_uniform_over_their_halves_and_independent() -> None:
+    num, V = 4000, 66
+    batch = MQAR(config(vocab_size=V, num_train=num)).train().batch(np.arange(num))
+    asked = batch["labels"] != IGNORED
+    keys, values = batch["tokens"][asked].numpy(), batch["labels"][asked].numpy()
+    table = np.histogram2d(keys, values, bins=(np.arange(1, 34), np.arange(33, 67)))[0]
+    assert table.sum() == 4 * num  # nothing outside of 1 .. 32 and 33 .. 65
+    assert chisquare(table.sum(axis=1)).pvalue > 1e-4
+    assert chisquare(table.sum(axis=0)).pvalue > 1e-4
+    assert chi2_contingency(table).pvalue > 1e-4
+
+
 def test_keys_choose_their_gaps_in_turn_without_replacement() -> None:
     """Against NumPy's own sequential draw, as Zoology makes it."""
     num, places, power = 20_000, 4, 0.01
@@ -147,6 +185,74 @@ def test_slices_are_the_counts_of_pairs_in_equal_parts() -> None:
     assert torch.bincount(batch["slice"]).tolist() == [100, 100, 100]
     asked = (batch["labels"] != IGNORED).sum(dim=1)
     assert torch.equal(asked, torch.tensor([4, 8, 2])[batch["slice"]])
+
+
+SEGMENTS = {
+    "segments": ("16/4 x 300", "32/8 x 100", "32/2 x 50"),
+    "val_segments": ("8/2 x 20", "32/4 x 30", "64/16 x 10"),
+}
+
+
+def test_segments_have_their_lengths_pairs_and_numbers() -> None:
+    train = MQAR(config(**SEGMENTS)).train()
+    assert len(train) == 450
+    assert train.groups == (300, 100, 50)
+    for first, (T, n, num) in zip(
+        (0, 300, 400), ((16, 4, 300), (32, 8, 100), (32, 2, 50)), strict=True
+    ):
+        batch = train.batch(np.arange(first, first + num))
+        assert list(batch["tokens"].shape) == [num, T]
+        assert ((batch["labels"] != IGNORED).sum(dim=1) == n).all()
+    val = MQAR(config(**SEGMENTS)).val()
+    assert val.groups == (20, 30, 10)
+    assert torch.bincount(val.batch(np.arange(60))["slice"]).tolist() == [20, 30, 10]
+
+
+def test_an_example_of_a_segment_is_the_same_beside_longer_ones() -> None:
+    val = MQAR(config(**SEGMENTS, filler="random")).val()
+    together = val.batch(np.array([3, 25, 55]))
+    for row, (index, T) in enumerate(((3, 8), (25, 32), (55, 64))):
+        alone = val.batch(np.array([index]))
+        for name in ("tokens", "labels"):
+            assert torch.equal(together[name][row, :T], alone[name][0])
+        assert (together["labels"][row, T:] == IGNORED).all()
+        assert (together["tokens"][row, T:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("segments", "names"),
+    [
+        (("64/4 x 1", "64/8 x 1"), ("kv_4", "kv_8")),
+        (("64/4 x 1", "32/4 x 1", "32/8 x 1"), ("kv_4_len_64", "kv_4_len_32", "kv_8")),
+    ],
+)
+def test_slices_of_segments_are_told_apart(
+    segments: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    assert MQAR(config(val_segments=segments)).slices == names
+
+
+def test_a_single_segment_is_the_cell_of_its_size() -> None:
+    one = MQAR(config(segments=("64/4 x 2000",))).train().batch(np.arange(50))
+    other = MQAR(config()).train().batch(np.arange(50))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize(
+    ("segments", "message"),
+    [
+        (("64:4",), r"data\.segments: '64:4' is no segment\. Write tokens/pairs x examples"),
+        (("64/0 x 5",), r"data\.segments: '64/0 x 5' is no segment"),
+        (("64/4 x 0",), r"data\.segments: '64/4 x 0' is no segment"),
+        (("12/4 x 5",), r"'12/4 x 5' has no room for its pairs: .* 16 tokens or more"),
+        (("64/4 x 5", "64/4 x 6"), r"data\.segments: 64/4 is given 2 times\. Add"),
+        (("64/4 x 100000001",), r"100,000,001 examples\. Their order takes 100,000,000 at most"),
+        (("128/4 x 5",), r"data\.seq_len=64 is less than the 128 tokens of segment 128/4"),
+    ],
+)
+def test_segments_that_can_not_be_are_named(segments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(segments=segments)
 
 
 def test_bytes_mean_nothing_here() -> None:

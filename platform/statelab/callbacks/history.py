@@ -16,14 +16,13 @@ class History(L.Callback):
     """Logs loss, gradient norm, learning rate and speed each step, metrics after validation.
 
     Args:
-        tokens_per_step: Tokens of all processes in one optimizer step.
         flops_per_token: Forward operations a token; a training step counts three times that.
     """
 
-    def __init__(self, *, tokens_per_step: int, flops_per_token: int) -> None:
-        self.tokens_per_step = tokens_per_step
+    def __init__(self, *, flops_per_token: int) -> None:
         self.flops_per_token = flops_per_token
         self.tokens_per_second = 0.0
+        self._tokens = 0
         self._clock = 0.0
         self._paused = 0.0
         self._step = 0
@@ -41,14 +40,21 @@ class History(L.Callback):
         self._lr = max(group["lr"] for group in optimizer.param_groups)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: dict[str, torch.Tensor],
+        batch_idx: int,
     ) -> None:
-        """Log one optimizer step."""
+        """Log one optimizer step; all processes have as many tokens in it."""
+        self._tokens += batch["tokens"].numel() * trainer.world_size
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
         now = time.monotonic()
-        self.tokens_per_second = self.tokens_per_step / max(now - self._clock, 1e-9)
+        self.tokens_per_second = self._tokens / max(now - self._clock, 1e-9)
+        self._tokens = 0
         self._clock = now
         seen = trainer.callback_metrics
         metrics = {

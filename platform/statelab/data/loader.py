@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from statelab.data.module import IGNORED, Batch, Examples
-from statelab.data.order import PADDING, share
+from statelab.data.module import IGNORED, Batch, Examples, groups_of
+from statelab.data.order import PADDING, batches, share
 from statelab.data.packing import pack
 
 __all__ = ["EndlessLoader", "EpochLoader"]
@@ -23,8 +23,9 @@ __all__ = ["EndlessLoader", "EpochLoader"]
 class EpochLoader:
     """The batches of one epoch; an iterable with a length.
 
-    The last batch of an epoch may be shorter. Every rank has the same number of batches, all of
-    one length: a rank that has no example left gets a row whose labels are all ignored.
+    The last batch of an epoch, or of each group of examples, may be shorter. Every rank has the
+    same number of batches, all of one length: a rank that has no example left gets a row whose
+    labels are all ignored.
 
     Args:
         examples: One split.
@@ -48,6 +49,7 @@ class EpochLoader:
         world: int = 1,
     ) -> None:
         self._rows = _Rows(examples, packing)
+        self._groups = groups_of(examples)
         self._order = order
         self._batch_size = batch_size
         self._num_workers = num_workers
@@ -55,18 +57,18 @@ class EpochLoader:
         self._world = world
 
     def __len__(self) -> int:
-        return -(-len(self._rows) // (self._world * self._batch_size))
+        return sum(-(-size // (self._world * self._batch_size)) for size in self._groups)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches(epoch=0, finished=0)
 
     def batches(self, *, epoch: int, finished: int) -> Iterator[Batch]:
         """The batches of an epoch that come after the finished ones."""
-        indices = share(self._order(epoch), rank=self._rank, world=self._world)
-        starts = range(finished * self._batch_size, len(indices), self._batch_size)
+        whole = batches(self._order(epoch), self._groups, self._world * self._batch_size)
+        shares = (share(each, rank=self._rank, world=self._world) for each in whole[finished:])
         yield from DataLoader(
             self._rows,
-            batch_sampler=[indices[i : i + self._batch_size].tolist() for i in starts],
+            batch_sampler=[each.tolist() for each in shares],
             num_workers=self._num_workers,
             collate_fn=_as_is,
             worker_init_fn=_leave_ctrl_c_to_the_parent,
@@ -122,7 +124,8 @@ class _Rows(Dataset[Batch]):
     def __getitems__(self, indices: list[int]) -> Batch:
         index = np.array(indices)
         padding = index == PADDING
-        batch = self._examples.batch(np.where(padding, 0, index))
+        # Padding repeats an example of the batch, which is as long as its others.
+        batch = self._examples.batch(np.where(padding, max(index.max(), 0), index))
         batch["labels"][torch.from_numpy(padding)] = IGNORED
         return pack(batch) if self._packing else batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from torch import Tensor
 from statelab.config import DataConfig
 from statelab.errors import DataError
 
-__all__ = ["IGNORED", "Batch", "DataModule", "Examples"]
+__all__ = ["IGNORED", "Batch", "DataModule", "Examples", "GroupedExamples", "groups_of"]
 
 IGNORED = -100
 """The label of a position that predicts nothing."""
@@ -41,12 +41,27 @@ class Examples(Protocol):
         """
 
 
+@runtime_checkable
+class GroupedExamples(Examples, Protocol):
+    """A split of several groups, such as lengths; no batch has examples of two."""
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many examples each has: first come those of the first group, and so on."""
+
+
+def groups_of(examples: Examples) -> tuple[int, ...]:
+    """How many examples each group has; all are of one group where a split says nothing."""
+    return examples.groups if isinstance(examples, GroupedExamples) else (len(examples),)
+
+
 class DataModule(ABC):
     """Two splits of examples, and what their tokens mean. Built once, from its configuration.
 
     Attributes:
         vocab_size: How many tokens there are.
-        slices: Kinds of examples that metrics are shown apart for; a batch's `slice` counts in it.
+        slices: Kinds of examples that metrics are shown apart for; in a batch to validate on,
+            `slice` counts in it.
         is_text: Whether tokens stand for bytes of text, so that there are bits per byte.
     """
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from statelab.config import DataConfig
 from statelab.data.draws import Stream, distinct, uniform
 from statelab.data.module import IGNORED, Batch, DataModule
+from statelab.data.segments import MOST, Segment, parse_segments, slice_names
 from statelab.errors import ConfigError
 from statelab.options import option
 from statelab.registries import data_modules
 
 __all__ = ["MQAR", "MQARConfig"]
-
-_MOST = 100_000_000  # to draw the order of so many takes 2 GB and half a minute
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +37,10 @@ class MQARConfig(DataConfig):
         100_000,
         "training examples; their order is held in memory",
         at_least=1,
-        at_most=_MOST,
+        at_most=MOST,
         smoke=16,
     )
-    num_val: int = option(
-        3_000, "validation examples, likewise", at_least=1, at_most=_MOST, smoke=8
-    )
+    num_val: int = option(3_000, "validation examples, likewise", at_least=1, at_most=MOST, smoke=8)
     vocab_size: int = option(8192, "tokens; the lower half are keys, the upper values", at_least=4)
     power_a: float = option(
         0.01, "chance of a query g places on is as g^(power_a - 1); 1 is uniform", above=0
@@ -51,6 +48,13 @@ class MQARConfig(DataConfig):
     filler: Literal["zero", "random"] = option(
         "zero", "between queries; random: any token but the example's keys"
     )
+    segments: tuple[str, ...] = option(
+        (),
+        "training examples of several lengths, each as tokens/pairs x examples, [64/4 x 1000, "
+        "128/8 x 200]; then num_pairs and num_train say nothing, and seq_len is the longest",
+        smoke=(),
+    )
+    val_segments: tuple[str, ...] = option((), "validation examples, likewise", smoke=())
 
     def __post_init__(self) -> None:
         DataConfig.__post_init__(self)
@@ -59,17 +63,39 @@ class MQARConfig(DataConfig):
                 f"data.num_pairs={list(self.num_pairs)} must name one count or several different "
                 "ones, such as [4, 8]."
             )
-        most = max(self.num_pairs)
-        if self.seq_len < 4 * most:
+        parts = [*self.parts(Stream.TRAIN), *self.parts(Stream.VAL)]
+        longest = max(parts, key=lambda each: each.seq_len)
+        if longest.seq_len > self.seq_len:
             raise ConfigError(
-                f"data.seq_len={self.seq_len} has no room for data.num_pairs={most}: a pair and "
-                f"its query take 4 tokens. Set data.seq_len={4 * most} or more, or fewer pairs."
+                f"data.seq_len={self.seq_len} is less than the {longest.seq_len} tokens of segment "
+                f"{longest.shape}. Set data.seq_len={longest.seq_len}."
             )
+        # Segments have been asked for themselves.
+        tight = max(parts, key=lambda each: each.num_pairs / each.seq_len)
+        if tight.seq_len < 4 * tight.num_pairs:
+            raise ConfigError(
+                f"data.seq_len={self.seq_len} has no room for data.num_pairs={tight.num_pairs}: a "
+                f"pair and its query take 4 tokens. Set data.seq_len={4 * tight.num_pairs} or "
+                "more, or fewer pairs."
+            )
+        most = max(each.num_pairs for each in parts)
         if most > self.vocab_size // 2 - 1:
             raise ConfigError(
                 f"data.vocab_size={self.vocab_size} has {self.vocab_size // 2 - 1} keys, too few "
                 f"for data.num_pairs={most}. Set data.vocab_size={2 * most + 2} or more."
             )
+
+    def parts(self, split: Stream) -> tuple[Segment, ...]:
+        """The segments of a split; one for each of `num_pairs`, where none are given."""
+        train = split == Stream.TRAIN
+        key, num = ("segments", self.num_train) if train else ("val_segments", self.num_val)
+        if given := getattr(self, key):
+            return parse_segments(f"data.{key}", given)
+        kinds = len(self.num_pairs)
+        return tuple(
+            Segment(self.seq_len, num_pairs, len(range(kind, num, kinds)))
+            for kind, num_pairs in enumerate(self.num_pairs)
+        )
 
 
 @data_modules.register("mqar", config=MQARConfig)
@@ -90,55 +116,78 @@ class MQAR(DataModule):
     runs. Theirs are any tokens at all; ours leave out the keys of the example, since a key amid
     the filler looks like a pair written anew, which has another right answer.
 
+    Segments mix lengths and numbers of pairs in shares of their own, with longer or denser ones to
+    validate on, perhaps. A batch has examples of one segment, so that none pays for another's
+    length.
+
     An example is a pure function of (data.seed, split, index), apart from every other generator.
     """
 
     def __init__(self, config: MQARConfig) -> None:
         self.vocab_size = config.vocab_size
-        self.slices = tuple(f"kv_{n}" for n in config.num_pairs)
+        self.slices = slice_names(config.parts(Stream.VAL))
         self._config = config
 
     def train(self) -> MQARExamples:
-        """`num_train` examples, the same in each epoch."""
-        return MQARExamples(self._config, Stream.TRAIN, self._config.num_train)
+        """The same examples in each epoch."""
+        return MQARExamples(self._config, Stream.TRAIN)
 
     def val(self) -> MQARExamples:
-        """`num_val` examples, drawn apart from the training's."""
-        return MQARExamples(self._config, Stream.VAL, self._config.num_val)
+        """Drawn apart from the training's."""
+        return MQARExamples(self._config, Stream.VAL)
 
 
 class MQARExamples:
-    """One split, drawn when asked for."""
+    """One split, drawn when asked for.
 
-    def __init__(self, config: MQARConfig, stream: Stream, num: int) -> None:
+    Attributes:
+        groups: Examples of each segment, which batches hold apart; of a split without segments,
+            all have one length, and batches mix them.
+    """
+
+    def __init__(self, config: MQARConfig, split: Stream) -> None:
         self._config = config
-        self._stream = stream
-        self._num = num
+        self._split = split
+        self._parts = config.parts(split)
+        nums = tuple(each.num for each in self._parts)
+        mixed = not (config.segments if split == Stream.TRAIN else config.val_segments)
+        self.groups = (sum(nums),) if mixed else nums
 
     def __len__(self) -> int:
-        return self._num
+        return sum(self.groups)
 
     def batch(self, index: NDArray[np.int64]) -> Batch:
-        """Draw these examples; the slice of each is its number of pairs."""
-        tokens = np.empty((len(index), self._config.seq_len), np.int64)
-        labels = np.empty_like(tokens)
-        kind = index % len(self._config.num_pairs)
-        for i, num_pairs in enumerate(self._config.num_pairs):
-            rows = kind == i
-            tokens[rows], labels[rows] = self._draw(index[rows], num_pairs)
+        """Draw these examples; the slice of each is its segment, or its number of pairs.
+
+        Of several lengths, the shorter end in zeros without a label.
+        """
+        kind = self._kind(index)
+        kinds = np.unique(kind)
+        shape = len(index), max(self._parts[i].seq_len for i in kinds)
+        tokens, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+        for i in kinds:
+            rows = np.flatnonzero(kind == i)
+            place = np.ix_(rows, np.arange(self._parts[i].seq_len))
+            tokens[place], labels[place] = self._draw(index[rows], self._parts[i])
         return {
             "tokens": torch.from_numpy(tokens),
             "labels": torch.from_numpy(labels),
             "slice": torch.from_numpy(kind),
         }
 
+    def _kind(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which segment each example is of: they take turns, or come one after the other."""
+        if len(self.groups) < len(self._parts):
+            return index % len(self._parts)
+        return np.searchsorted(np.cumsum(self.groups), index, side="right")
+
     def _draw(
-        self, index: NDArray[np.int64], num_pairs: int
+        self, index: NDArray[np.int64], part: Segment
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        T, V, n = self._config.seq_len, self._config.vocab_size, num_pairs
+        T, V, n = part.seq_len, self._config.vocab_size, part.num_pairs
         num_places = (T - 2 * n) // 2
         counter = np.arange(2 * n + num_places + T)
-        u = uniform(self._config.seed, self._stream, index[:, None], counter)
+        u = uniform(self._config.seed, self._split, index[:, None], counter)
         ends = [n, 2 * n, 2 * n + num_places]
         for_keys, for_values, for_places, for_filler = np.split(u, ends, axis=1)
 
