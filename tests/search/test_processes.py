@@ -146,6 +146,14 @@ def process_of(trial):
     return int(trial.user_attrs["worker"].rpartition(":")[2])
 
 
+def is_alive(process):
+    return Path(f"/proc/{process}").exists()
+
+
+def runs_now(trial):
+    return is_alive(process_of(trial))
+
+
 def runs(uri):
     """Status of the study's run, and how many of its trials' runs have which."""
     client = connect(uri)
@@ -167,11 +175,12 @@ def test_whatever_dies_the_search_ends_with_all_trials_and_nothing_running(postg
     until(lambda: trials(study, TrialState.FAIL), "trial that is found lost")
     workers = {process_of(each) for each in until(lambda: training(study), "trial at work")}
     first.kill()
-    until(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers")
+    until(lambda: not any(map(is_alive, workers)), "end of the workers")
     assert len(trials(study, TrialState.COMPLETE)) < 8
 
     second = start(*given, "workers=2")
-    until(lambda: training(study), "trial at work")
+    # Not one that the first's workers have left behind.
+    until(lambda: any(map(runs_now, training(study))), "trial at work")
     postgres.stop()
     time.sleep(10)
     postgres.start()
@@ -197,7 +206,7 @@ def test_ctrl_c_ends_the_workers_puts_their_trials_back_and_a_rerun_goes_on(star
     met = until(lambda: training(study), "trial at work")[0]
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
-    assert not Path(f"/proc/{process_of(met)}").exists()
+    assert not runs_now(met)
     assert trials(study, TrialState.RUNNING) == []
     (stopped,) = [each for each in trials(study) if each.number == met.number]
     assert stopped.user_attrs["interrupted"] == "SIGTERM"

@@ -1,13 +1,15 @@
 """A study from its plan to its outcome, worked on in this process; nothing is trained."""
 
 import math
+import signal
 
 import optuna
 import pytest
 from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import OperationalError
 
 from statelab.errors import ConfigError, NonFiniteError, RunError, UnknownNameError
-from statelab.search import objective, worker
+from statelab.search import launch, objective, patient, worker
 from statelab.search.plan import plan_search
 from statelab.search.study import open_study
 from statelab.search.tickets import REASON, SKIPPED, finished
@@ -188,6 +190,46 @@ def test_a_database_that_is_away_loses_the_trial_which_is_repeated(here, argumen
     outcome = here(arguments("n_trials=2"))
     assert (outcome.counts, outcome.failed) == ({"complete": 2}, [])
     assert trained[0].optim.lr == trained[-1].optim.lr
+
+
+def test_a_worker_waits_for_a_database_that_is_away_as_it_starts(
+    here, arguments, trained, monkeypatch
+):
+    monkeypatch.setattr(patient, "_PAUSE_SECONDS", 0)
+    opened, refusals = launch.open_study, iter([None, 1, 1])
+
+    def open_study(plan):
+        if next(refusals, None):
+            raise OperationalError("connect", {}, OSError("connection refused"))
+        return opened(plan)
+
+    monkeypatch.setattr(launch, "open_study", open_study)
+    assert here(arguments("n_trials=1")).counts == {"complete": 1}
+
+
+def test_a_database_that_is_away_as_a_search_starts_is_told_in_one_line(
+    here, arguments, monkeypatch
+):
+    def open_study(plan):
+        raise OperationalError("connect", {}, OSError("connection refused"))
+
+    monkeypatch.setattr(launch, "open_study", open_study)
+    with pytest.raises(RunError, match=r"^search\.storage=sqlite.* can't be used: .*refused") as e:
+        here(arguments("n_trials=1"))
+    assert "\n" not in str(e.value)
+
+
+def test_what_ends_a_trial_as_its_end_is_written_ends_the_worker(
+    here, arguments, trained, monkeypatch
+):
+    """Optuna loses the cause over a variable that isn't there yet."""
+
+    def tell(**given):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr("optuna.study._optimize._tell_with_warning", tell)
+    with pytest.raises(Stopped):
+        here(arguments("n_trials=1"))
 
 
 def test_an_untracked_run_that_can_t_be_told_of_is_a_failure(here, arguments, fails, study):

@@ -14,9 +14,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from statelab.runs.children import end_with_parent
 from statelab.search.objective import RUN, VALUES, Objective
-from statelab.search.patient import AWAY
+from statelab.search.patient import AWAY, patiently
 from statelab.search.pool import Pool
 from statelab.search.record import end_stray_runs, open_record
+from statelab.search.storage import reaching
 from statelab.search.study import PARENT, Plan, open_study
 from statelab.search.tickets import (
     CELL,
@@ -88,7 +89,7 @@ def run_study(
             watch(_done(plan, study))
 
     with unwinding():
-        with plan.turn.taken():
+        with reaching(plan.url), plan.turn.taken():
             study = open_study(plan)
             record = open_record(plan, study)
             _queue(plan, study)
@@ -109,9 +110,7 @@ def work(plan: Plan) -> None:
     """Take the plan's trials in this process, which `run_study` has started."""
     with unwinding():
         end_with_parent()
-        turn = plan.turn
-        with turn.taken():
-            study = open_study(plan)
+        study = patiently(lambda: _connect(plan))
         objective = Objective(
             space=plan.space,
             base=plan.base,
@@ -120,7 +119,7 @@ def work(plan: Plan) -> None:
             study=plan.study,
             parent=study.user_attrs.get(PARENT),
             worker=worker_name(),
-            turn=turn,
+            turn=plan.turn,
         )
         Worker(
             search=plan.search,
@@ -129,6 +128,11 @@ def work(plan: Plan) -> None:
             refill=lambda study: _refill(plan, study),
             end_runs=lambda: end_stray_runs(plan, study),
         ).work()
+
+
+def _connect(plan: Plan) -> optuna.Study:
+    with reaching(plan.url), plan.turn.taken():
+        return open_study(plan)
 
 
 def _queue(plan: Plan, study: optuna.Study) -> None:

@@ -12,7 +12,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["AWAY", "PatientStorage"]
+from statelab.errors import RunError
+
+__all__ = ["AWAY", "PatientStorage", "patiently"]
 
 #: What Optuna and the turn raise while the database is away.
 AWAY = (StorageInternalError, SQLAlchemyError)
@@ -35,19 +37,19 @@ class PatientStorage(RDBStorage):
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
         """Write how a trial ended."""
-        return _patiently(
+        return patiently(
             lambda: super(PatientStorage, self).set_trial_state_values(trial_id, state, values)
         )
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Write an attribute of a trial."""
-        _patiently(lambda: super(PatientStorage, self).set_trial_user_attr(trial_id, key, value))
+        patiently(lambda: super(PatientStorage, self).set_trial_user_attr(trial_id, key, value))
 
     def set_trial_intermediate_value(
         self, trial_id: int, step: int, intermediate_value: float
     ) -> None:
         """Write what a trial reports."""
-        _patiently(
+        patiently(
             lambda: super(PatientStorage, self).set_trial_intermediate_value(
                 trial_id, step, intermediate_value
             )
@@ -55,15 +57,17 @@ class PatientStorage(RDBStorage):
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Read a trial."""
-        return _patiently(lambda: super(PatientStorage, self).get_trial(trial_id))
+        return patiently(lambda: super(PatientStorage, self).get_trial(trial_id))
 
 
-def _patiently(ask: Callable[[], T]) -> T:
+def patiently(ask: Callable[[], T]) -> T:
+    """What `ask` returns, asked again for five minutes while the database is away."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
             return ask()
-        except StorageInternalError:
-            if time.monotonic() > deadline:
+        except (*AWAY, RunError) as error:
+            is_away = isinstance(error, AWAY) or isinstance(error.__cause__, AWAY)
+            if not is_away or time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE_SECONDS)

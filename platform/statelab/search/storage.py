@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from statelab.errors import ConfigError, RunError, near_miss
+from statelab.errors import ConfigError, RunError, StatelabError, near_miss
 from statelab.runs.tracking import make_folder
 from statelab.search.turn import FileTurn, PostgresTurn, Turn
 
@@ -24,6 +25,7 @@ __all__ = [
     "make_sampler",
     "open_storage",
     "public_url",
+    "reaching",
     "storage_url",
     "turn_of",
 ]
@@ -92,25 +94,38 @@ def open_storage(url: str, *, heartbeat: int) -> BaseStorage:
     Raises:
         RunError: If it can't be opened, or was made by another Optuna.
     """
-    from sqlalchemy.exc import SQLAlchemyError
-
     from statelab.search.patient import PatientStorage
 
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):
         options = {"connect_args": {"timeout": 60}}
+    # Two processes that make the tables at once would be in each other's way.
+    with reaching(url), turn_of(url, "tables").taken(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return PatientStorage(
+            url,
+            engine_kwargs=options,
+            heartbeat_interval=heartbeat,
+            grace_period=_DEAD_AFTER * heartbeat,
+        )
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Tell in one line what the database of that URL refuses.
+
+    Raises:
+        RunError: Instead of the errors of SQLAlchemy and of Optuna's storage.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
     try:
-        # Two processes that make the tables at once would be in each other's way.
-        with turn_of(url, "tables").taken(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return PatientStorage(
-                url,
-                engine_kwargs=options,
-                heartbeat_interval=heartbeat,
-                grace_period=_DEAD_AFTER * heartbeat,
-            )
-    except (SQLAlchemyError, RuntimeError, ImportError, OSError) as error:
-        why = " ".join(str(error).split())[:200]
+        yield
+    except StatelabError:
+        raise
+    except (StorageInternalError, SQLAlchemyError, RuntimeError, ImportError, OSError) as error:
+        why = " ".join(str(error.__cause__ or error).split())[:200]
         raise RunError(
             f"search.storage={public_url(url)} can't be used: {why} Give another with "
             "search.storage=URL."

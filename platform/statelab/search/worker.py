@@ -92,12 +92,19 @@ class Worker:
                 study.sampler = self._sampler = self._sampler or self._new_sampler()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ExperimentalWarning)
-                    study.optimize(self.objective, n_trials=1, catch=(Exception,))
+                    self._optimize()
                 return False
             if not has_open(study, TrialState.RUNNING):
                 return True
         time.sleep(_POLL_SECONDS)
         return False
+
+    def _optimize(self) -> None:
+        try:
+            self.study.optimize(self.objective, n_trials=1, catch=(Exception,))
+        except UnboundLocalError as error:
+            # Optuna stumbles so over what ends a trial while its end is being written.
+            raise error.__context__ or error from None
 
     def _new_sampler(self) -> BaseSampler:
         """With a seed that no other worker of the study has: the turn lets one begin at a time."""
