@@ -105,6 +105,11 @@ class DataModule(ABC):
             ) from error
 
     @classmethod
+    def encode_sized(cls, config: DataConfig, text: str) -> tuple[list[int], list[int] | None]:
+        """`encode`, and the bytes of text that each token stands for; None if they are no text."""
+        return cls.encode(config, text), None
+
+    @classmethod
     def decode(cls, config: DataConfig, tokens: Iterable[int]) -> str:
         """The text of tokens: what `encode` was given, where they stand for one."""
         return "".join(cls.pieces(config, tokens))

@@ -56,8 +56,8 @@ class Text(DataModule):
     """Bytes of text, in windows of `seq_len` that follow each other without loss or overlap.
 
     A file is a document; in a `.jsonl`, `.parquet` or `.arrow` file each row is one. A hash of its
-    content puts a document into one split, always the same one, and twins into the same; the one with the
-    smallest hash validates in any case. A single document is cut: its end validates.
+    content puts a document into one split, always the same one, and twins into the same; the one
+    with the smallest hash validates in any case. A single document is cut: its end validates.
 
     The documents of a split, a zero byte after each, make one stream. Window i predicts bytes
     i T + 1 .. i T + T from i T .. i T + T - 1; labels past the end are ignored.
@@ -103,6 +103,12 @@ class Text(DataModule):
     def encode(cls, config: DataConfig, text: str) -> list[int]:
         """The bytes of the text in UTF-8; what the shell gave that is no UTF-8 stays as it is."""
         return list(bytes_in(text))
+
+    @classmethod
+    def encode_sized(cls, config: DataConfig, text: str) -> tuple[list[int], list[int]]:
+        """`encode`, and one byte a token."""
+        tokens = cls.encode(config, text)
+        return tokens, [1] * len(tokens)
 
     @classmethod
     def pieces(cls, config: DataConfig, tokens: Iterable[int]) -> Iterator[str]:
