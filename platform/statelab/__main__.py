@@ -42,6 +42,7 @@ def _run(arguments: list[str]) -> int:
         new,
         runs,
         search,
+        tokenizer,
         ui,
         work,
     )

@@ -113,6 +113,10 @@ class DataConfig(Section):
         at_most=_MOST_SEED,
     )
 
+    def pinned(self) -> DataConfig:
+        """The same, with what else could change once a run has begun; may ask a server."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig(Section):

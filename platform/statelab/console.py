@@ -31,6 +31,7 @@ __all__ = [
     "make_table",
     "print_command",
     "print_config",
+    "print_facts",
     "print_evaluation",
     "print_json",
     "print_keys",
@@ -107,6 +108,14 @@ def print_sizes(sizes: Sizes) -> None:
         layers.add_row(index, layer["kind"], f"{layer['parameters']:,}", state or "none")
         first = last + 1
     console.print(layers)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print values by name."""
+    table = make_table("what", "value")
+    for name, value in facts.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    console.print(table)
 
 
 def print_metrics(result: Result) -> None:

@@ -92,7 +92,10 @@ def resolve(
         raise ConfigError(f"arm={arm} needs an experiment: experiment=NAME.")
     if "smoke" in given and _convert("smoke", given["smoke"], bool):
         layers = "model.layers" in values.values.keys() | given.keys()
-        values.update(smoke_values(values.names | plugin_names(given), layers=layers), "smoke")
+        # First, since another name drops what was set for the one before.
+        names = plugin_names(given)
+        values.update({f"{block}.name": name for block, name in names}, "command line")
+        values.update(smoke_values(values.names, layers=layers), "smoke")
     values.update(given, "command line")
     return _build(values)
 
@@ -247,8 +250,14 @@ def _derive(values: Values, model: ModelConfig, data: DataConfig) -> ModelConfig
         derived["mlp_hidden"] = -(-8 * model.d_model // 3 // 128) * 128
     vocabulary = data.vocab_size  # type: ignore[attr-defined]
     if model.vocab_size is None:
+        if vocabulary is None:
+            raise ConfigError(
+                f"data.tokenizer={getattr(data, 'tokenizer', None)!r} is not on this machine, and "
+                "model.vocab_size follows from it. If it is on the hub, statelab tokenizer show "
+                "tokenizer=NAME fetches it; or give model.vocab_size."
+            )
         derived["vocab_size"] = vocabulary
-    elif model.vocab_size < vocabulary:
+    elif vocabulary is not None and model.vocab_size < vocabulary:
         raise ConfigError(
             f"model.vocab_size={model.vocab_size} is less than the data's {vocabulary} tokens; "
             "leave it out, or raise it."

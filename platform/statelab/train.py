@@ -35,6 +35,7 @@ from statelab.data.lightning_data import build_data
 from statelab.devices import check_compiler, check_devices
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
+from statelab.loading import load_config, to_dict
 from statelab.optim import total_steps
 from statelab.runs.checkpoint_file import steps_done
 from statelab.runs.lock import locked
@@ -128,6 +129,9 @@ def train(
         check_devices(config.trainer)
         return follow(*launch.meet(Path(config.run_dir)))
     mark_all_lost(Path(config.run_dir))
+    data_config = config.data.pinned()
+    if data_config != config.data:
+        config = load_config(to_dict(replace(config, data=data_config)))
     with resuming(config, checkpoint) as resumption:
         if resumption is not None and resumption.is_finished:
             return _recorded(resumption.run)

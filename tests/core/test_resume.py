@@ -17,6 +17,7 @@ import torch
 from statelab.__main__ import main
 from statelab.callbacks.checkpoints import AtomicCheckpointIO
 from statelab.config import Config
+from statelab.data.hf import HfConfig
 from statelab.errors import ConfigError, RunError
 from statelab.language_model import LanguageModel
 from statelab.optim import learning_rate
@@ -404,7 +405,8 @@ def test_what_would_make_another_run_of_it_is_refused(broken, changed, message):
 
 
 def test_what_is_free_to_change_are_keys():
-    assert set(FREE) <= {key.name for key in keys_of(Config)}
+    keys = [*keys_of(Config), *keys_of(HfConfig, "data.")]
+    assert set(FREE) <= {key.name for key in keys}
 
 
 def test_changes_are_kept_beside_what_the_run_began_with(begin):

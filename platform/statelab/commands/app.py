@@ -17,7 +17,7 @@ _ORDER = (
     *("train", "eval", "generate", "inspect"),
     *("grid", "search"),
     *("runs", "compare", "ui"),
-    *("check", "new", "bench"),
+    *("check", "new", "bench", "tokenizer"),
 )
 
 Keys = Annotated[

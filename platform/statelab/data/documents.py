@@ -100,8 +100,9 @@ def texts_of(table: pa.Table, column: str, what: str) -> list[str]:
     Raises:
         DataError: If a row has none.
     """
-    texts = table[column].to_pylist() if column in table.column_names else [None]
-    if not all(isinstance(text, str) for text in texts):
+    known = column in table.column_names
+    texts: list[str] = table[column].to_pylist() if known else []
+    if not known or not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"{what} has a row without text in column {column!r}; its columns are "
             f"{', '.join(table.column_names)}. Set data.column to another one."

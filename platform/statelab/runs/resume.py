@@ -30,6 +30,7 @@ FREE = (
     "run_dir",
     "model.backend",
     "data.num_workers",
+    "data.cache",
     "trainer.max_steps",
     "trainer.max_tokens",
     "trainer.val_every",

@@ -1,0 +1,5 @@
+"""Text at scale: documents from anywhere, tokenised once into files that training maps into memory.
+
+`sources.py` reads documents, `tokenizer.py` turns them into tokens, `shards.py` is the files'
+format, `tokenise.py` writes them, and `bpe.py` trains a tokenizer. `data/hf.py` trains on them.
+"""
