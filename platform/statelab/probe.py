@@ -19,7 +19,15 @@ from statelab.model.memory import Memory
 from statelab.model.mixer import Mixer
 from statelab.model.norms import l2_normalize
 
-__all__ = ["Weights", "diagnose", "effective_weights", "key_spectra", "layers_read", "state_norms"]
+__all__ = [
+    "Weights",
+    "diagnose",
+    "effective_weights",
+    "key_spectra",
+    "layers_read",
+    "map_keys",
+    "state_norms",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +82,32 @@ def key_spectra(model: Decoder, tokens: Tensor) -> dict[int, Tensor]:
 
     Every sequence has a covariance of its own, over all its tokens; they are averaged.
     """
+
+    def spectrum(unit: Tensor) -> Tensor:
+        centred = unit - unit.mean(2, keepdim=True)
+        covariance = (centred.mT @ centred / unit.shape[2]).mean(0)
+        values: Tensor = torch.linalg.eigvalsh(covariance).flip(-1)
+        return values
+
+    return map_keys(model, tokens, spectrum)
+
+
+def map_keys(
+    model: Decoder, tokens: Tensor, function: Callable[[Tensor], Tensor]
+) -> dict[int, Tensor]:
+    """What a function says of each layer's unit keys, those that a read rule's statistics see.
+
+    Args:
+        model: The model.
+        tokens: [B, T].
+        function: Called with the keys of a layer, [B, H, T, K], in at least fp32.
+    """
     found: dict[int, Tensor] = {}
 
     def visit(index: int, mixer: Mixer, q: Tensor, k: Tensor | None, memory: Memory) -> None:
-        unit = l2_normalize(_wide(memory.key)).transpose(1, 2)  # [B, H, T, K]
-        centred = unit - unit.mean(2, keepdim=True)
+        unit = l2_normalize(_wide(memory.key)).transpose(1, 2)
         with torch.autocast(unit.device.type, enabled=False):
-            covariance = (centred.mT @ centred / unit.shape[2]).mean(0)
-        found[index] = torch.linalg.eigvalsh(covariance).flip(-1).cpu()
+            found[index] = function(unit).cpu()
 
     _run(model, tokens, visit)
     return found

@@ -31,13 +31,11 @@ class TokenText:
         name: The corpus, as metrics are called after it.
         tokens: [n] int64.
         sizes: The bytes of text that each token stands for, [n] int64; None where it is unknown.
-        documents: How many it has.
     """
 
     name: str
     tokens: Tensor
     sizes: Tensor | None
-    documents: int
 
 
 def text_name(text: str) -> str:
@@ -72,12 +70,11 @@ def read_text(
         DataError: If the text can't be read, or has no token.
     """
     data = data_modules.get(config.name).cls
-    tokens, sizes, count = _gather(
-        data, config, _documents(text, column=column, hub=hub), max_tokens
-    )
+    texts = _documents(text, column=column, hub=hub)
+    tokens, sizes = _gather(data, config, texts, max_tokens)
     if not len(tokens):
         raise DataError(f"text={text!r} has no token. Give files with text.")
-    return TokenText(name=text_name(text), tokens=tokens, sizes=sizes, documents=count)
+    return TokenText(name=text_name(text), tokens=tokens, sizes=sizes)
 
 
 def own_text(config: Config, max_tokens: int | None) -> TokenText:
@@ -110,7 +107,6 @@ def own_text(config: Config, max_tokens: int | None) -> TokenText:
         name="validation",
         tokens=torch.cat(parts)[:max_tokens],
         sizes=torch.cat(sizes)[:max_tokens],
-        documents=len(parts),
     )
 
 
@@ -125,12 +121,12 @@ def _documents(text: str, *, column: str, hub: str | None) -> Iterator[str]:
 
 def _gather(
     data: type[DataModule], config: DataConfig, texts: Iterable[str], most: int | None
-) -> tuple[Tensor, Tensor | None, int]:
-    """Tokens, the bytes of each, and the number of documents; an end has no byte."""
+) -> tuple[Tensor, Tensor | None]:
+    """Tokens, and the bytes of each; an end has none."""
     end = data.stop(config)[:1]
     tokens: list[Tensor] = []
     sizes: list[Tensor] = []
-    total = count = 0
+    total = 0
     for text in texts:
         if not text:
             continue
@@ -138,9 +134,9 @@ def _gather(
         tokens += [torch.tensor([*own, *end], dtype=torch.int64)]
         if own_sizes is not None:
             sizes += [torch.tensor([*own_sizes, *(0 for _ in end)], dtype=torch.int64)]
-        total, count = total + len(tokens[-1]), count + 1
+        total += len(tokens[-1])
         if most is not None and total >= most:
             break
     if not tokens:
-        return torch.empty(0, dtype=torch.int64), None, 0
-    return torch.cat(tokens)[:most], torch.cat(sizes)[:most] if sizes else None, count
+        return torch.empty(0, dtype=torch.int64), None
+    return torch.cat(tokens)[:most], torch.cat(sizes)[:most] if sizes else None
