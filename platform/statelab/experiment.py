@@ -32,11 +32,13 @@ class Experiment:
         name: Its folder's name, or the file's where it is not called config.yaml.
         values: Nested keys.
         arms: Variants by name, each with nested keys of its own.
+        expect: What is expected of its runs, as it stands there; `statelab.expect` reads it.
     """
 
     name: str
     values: dict[str, Any]
     arms: dict[str, dict[str, Any]]
+    expect: Any = None
 
     def arm(self, name: str) -> dict[str, Any]:
         """The keys of one variant.
@@ -161,4 +163,5 @@ def _read(path: Path) -> Experiment:
     arms = values.pop("arms", None) or {}
     if not (isinstance(arms, dict) and all(isinstance(each, dict) for each in arms.values())):
         raise ConfigError(f"{path}: arms must map names to keys.")
-    return Experiment(name=_name(path), values=values, arms=arms)
+    expect = values.pop("expect", None)
+    return Experiment(name=_name(path), values=values, arms=arms, expect=expect)

@@ -12,7 +12,16 @@ from statelab.errors import ConfigError
 from statelab.registries import data_modules, read_rules, write_rules
 from statelab.registry import Registry
 
-__all__ = ["BLOCKS", "Text", "Values", "flatten", "parse_overrides", "plugin_names", "spell_out"]
+__all__ = [
+    "BLOCKS",
+    "Text",
+    "Values",
+    "as_arguments",
+    "flatten",
+    "parse_overrides",
+    "plugin_names",
+    "spell_out",
+]
 
 log = logging.getLogger("statelab")
 
@@ -110,3 +119,14 @@ def spell_out(key: str) -> str:
     if head in ("write", "read"):
         return f"model.{head}.{rest if dot else 'name'}"
     return f"{key}.name" if key in ("model.write", "model.read") else key
+
+
+def as_arguments(flat: Mapping[str, Any]) -> list[str]:
+    """Values by dotted key as they are typed, with the short forms: `write=gla write.x=1`."""
+    return [f"{_shorten(key)}={value}" for key, value in flat.items()]
+
+
+def _shorten(key: str) -> str:
+    if key.startswith(("model.write.", "model.read.")):
+        return key.removeprefix("model.").removesuffix(".name")
+    return key

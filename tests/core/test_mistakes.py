@@ -159,7 +159,10 @@ MISTAKES = {
         (*TRAIN, "smoke=true", "run_dir=empty.txt", "tracking.enabled=false"),
         "run_dir=empty.txt can't be written: ",
     ),
-    "eval without a run": (("eval",), "eval needs a run: statelab eval run=ID."),
+    "eval without a run": (
+        ("eval",),
+        "eval needs a run: statelab eval run=ID, or an experiment: experiment=NAME.",
+    ),
     "eval of no run": (("eval", "run=zzz"), "there is no run 'zzz' under "),
     "eval of a damaged run": (("eval", "run=damaged"), "config.yaml can't be read."),
     "inspect without a run": (("inspect",), "inspect needs a run: statelab inspect run=ID."),

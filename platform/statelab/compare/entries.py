@@ -16,7 +16,7 @@ from statelab.runs.records import LoggedRun, RunQuery, logged_runs
 from statelab.runs.tracking import tracker
 from statelab.values import spell_out
 
-__all__ = ["SIZES", "Entry", "is_finite", "read_entries"]
+__all__ = ["SIZES", "Entry", "entry_of", "is_finite", "read_entries", "same_value"]
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def read_entries(config: CompareConfig, where: Mapping[str, str], uri: str | Non
                 f"{near_miss(key, known | _OWN)} `statelab keys` lists those of runs."
             )
     chosen = [
-        run for run in found if all(_same(run.params.get(k, ""), v) for k, v in where.items())
+        run for run in found if all(same_value(run.params.get(k, ""), v) for k, v in where.items())
     ]
     if not chosen:
         said = " ".join(f"{key}={value}" for key, value in where.items())
@@ -115,7 +115,7 @@ def read_entries(config: CompareConfig, where: Mapping[str, str], uri: str | Non
     if "smoke" not in where:
         chosen = _without_smoke(chosen)
     histories = _best_values(chosen, config, run_dir, uri) if config.value == "best" else {}
-    entries = [_entry(run, config.metric, histories) for run in chosen]
+    entries = [entry_of(run, config.metric, histories) for run in chosen]
     logged = {name for each in entries for name in each.metrics}
     if config.metric not in logged and any(each.state != "unfinished" for each in entries):
         raise UnknownNameError(
@@ -166,7 +166,8 @@ def _best_values(
     return {run: best(values) for run, values in finite.items() if values}
 
 
-def _entry(run: LoggedRun, metric: str, best: Mapping[str, float]) -> Entry:
+def entry_of(run: LoggedRun, metric: str, best: Mapping[str, float] | None = None) -> Entry:
+    """A run with its last value of the metric, or its best by id, where that is given."""
     record = run.record
     return Entry(
         id=record.id,
@@ -177,11 +178,11 @@ def _entry(run: LoggedRun, metric: str, best: Mapping[str, float]) -> Entry:
         params=run.params,
         metrics=record.metrics,
         sizes={name: int(run.tags[name]) for name in SIZES if run.tags.get(name, "").isdigit()},
-        value=best.get(record.id, record.metrics.get(metric)),
+        value=(best or {}).get(record.id, record.metrics.get(metric)),
     )
 
 
-def _same(logged: str, given: str) -> bool:
+def same_value(logged: str, given: str) -> bool:
     """Whether two texts mean one value: `0.01` and `1e-2`, a rule's name and its file's."""
     if given in (logged, logged.rpartition(":")[2]):
         return True

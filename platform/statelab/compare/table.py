@@ -18,11 +18,10 @@ from statelab.compare.intervals import Interval, mean_interval, paired_interval
 from statelab.errors import ConfigError
 from statelab.values import spell_out
 
-__all__ = ["Cell", "Comparison", "Row", "compare", "other_keys", "shorten"]
+__all__ = ["SEEDS", "Cell", "Comparison", "Row", "compare", "is_technical", "other_keys", "shorten"]
 
 #: What sets a run apart that is one of several with the same meaning.
-_SEEDS = ("seed", "data.seed")
-# Where a run computes, what it looks at and keeps: nothing that it learns.
+SEEDS = ("seed", "data.seed")
 _TECHNICAL = (
     *("experiment", "arm", "resume", "run_dir", "model.backend", "data.num_workers"),
     *("trainer.val_every", "trainer.checkpoint_every", "trainer.nan_patience"),
@@ -175,7 +174,7 @@ def _last_of_each(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     """A run for each configuration, what is done before what is not; and the others."""
     alike: dict[object, list[Entry]] = defaultdict(list)
     for each in entries:
-        meaning = frozenset((k, v) for k, v in each.params.items() if not _is_technical(k))
+        meaning = frozenset((k, v) for k, v in each.params.items() if not is_technical(k))
         alike[meaning].append(each)
     order = ("failed", "unfinished", "done")
     kept, repeated = [], []
@@ -246,7 +245,7 @@ def _refuse_mixed(runs: Sequence[Entry], labels: tuple[str, ...], free: set[str]
     """Refuse runs that differ in more than their seed and the keys that are free."""
     values = {
         key: sorted({run.params.get(key, "-") for run in runs}, key=_by_number)
-        for key in _params(runs) - {*_SEEDS} - free
+        for key in _params(runs) - {*SEEDS} - free
     }
     mixed = sorted(
         (key for key, each in values.items() if len(each) > 1),
@@ -318,16 +317,17 @@ def _pair(rows: Sequence[Row], by: tuple[str, ...], config: CompareConfig) -> li
 def other_keys(rows: Sequence[Row], named: Iterable[str]) -> dict[str, list[str]]:
     """The keys beside the rules and those that are named in which rows differ, with the values."""
     runs = [run for row in rows for run in row.best.entries]
-    keys = {key for key in _params(runs) if not key.startswith(_RULES)} - {*named, *_SEEDS}
+    keys = {key for key in _params(runs) if not key.startswith(_RULES)} - {*named, *SEEDS}
     values = {key: {run.params.get(key, "-") for run in runs} for key in sorted(keys)}
     return {k: sorted(each, key=_by_number) for k, each in values.items() if len(each) > 1}
 
 
 def _params(runs: Iterable[Entry]) -> set[str]:
-    return {key for run in runs for key in run.params if not _is_technical(key)}
+    return {key for run in runs for key in run.params if not is_technical(key)}
 
 
-def _is_technical(key: str) -> bool:
+def is_technical(key: str) -> bool:
+    """Whether a key says where a run computes, what it looks at or keeps: nothing it learns by."""
     return key in _TECHNICAL or key.startswith(("tags.", "tracking."))
 
 
