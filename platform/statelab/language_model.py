@@ -151,7 +151,10 @@ class LanguageModel(GenerationMixin, L.LightningModule):
             assert self.config.model.vocab_size is not None
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             self.metrics = LanguageMetrics(
-                self.config.model.vocab_size, data.slices, text=data.is_text
+                self.config.model.vocab_size,
+                data.slices,
+                text=data.is_text,
+                exact=data.is_one_answer,
             ).to(self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
@@ -159,10 +162,13 @@ class LanguageModel(GenerationMixin, L.LightningModule):
         assert self.metrics is not None
         logits, labels = self._predictions(batch)
         slices, asked = batch.get("slice"), batch["labels"] != IGNORED
+        # A packed batch is one row, of as many examples as it has slices.
+        rows = len(asked) if slices is None else len(slices)
+        examples = asked.reshape(rows, -1).nonzero()[:, 0]
         if slices is not None:
-            slices = slices.repeat_interleave(asked.numel() // len(slices))[asked.flatten()]
+            slices = slices[examples]
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.metrics.update(logits, labels, slices, data.num_bytes(batch))
+        self.metrics.update(logits, labels, slices, data.num_bytes(batch), examples)
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the whole split."""

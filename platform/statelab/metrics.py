@@ -26,17 +26,25 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 class LanguageMetrics(nn.Module):
     """Loss, perplexity, accuracy, bits per byte, and accuracy by slice with the slices' mean.
 
+    Where an example's labels are one answer, `val/exact` is the share of examples all of whose
+    labels are guessed, also by slice. It is what greedy decoding would get right: a guess counts
+    only where those before it are right, too.
+
     A slice that no label was seen of is left out.
 
     Args:
         vocab_size: Classes.
         slices: Names of the slices that a batch's "slice" indexes, [B] int64.
         text: Whether the labels stand for bytes of text.
+        exact: Whether an example's labels are one answer.
     """
 
-    def __init__(self, vocab_size: int, slices: Sequence[str], *, text: bool) -> None:
+    def __init__(
+        self, vocab_size: int, slices: Sequence[str], *, text: bool, exact: bool = False
+    ) -> None:
         super().__init__()
         self.text = text
+        self.exact = exact
         self.slices = tuple(slices)
         # A value that is no number is part of the sum: left out, it would make the mean look good.
         # (MeanMetric would then leave the weights out, too.)
@@ -46,9 +54,16 @@ class LanguageMetrics(nn.Module):
         self.perplexity = Perplexity()
         self.accuracy = MulticlassAccuracy(vocab_size, average="micro", validate_args=False)
         self.slice_accuracy = SliceAccuracy(len(self.slices))
+        self.exact_match = SliceAccuracy(1)
+        self.slice_exact_match = SliceAccuracy(len(self.slices))
 
     def update(
-        self, logits: Tensor, labels: Tensor, slices: Tensor | None, num_bytes: Tensor | None
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        slices: Tensor | None,
+        num_bytes: Tensor | None,
+        examples: Tensor | None = None,
     ) -> None:
         """Take the positions of a batch in that have a label.
 
@@ -57,6 +72,7 @@ class LanguageMetrics(nn.Module):
             labels: [n].
             slices: The slice that each belongs to, [n], or None.
             num_bytes: Bytes of text that the labels stand for, or None if they stand for none.
+            examples: The example of the batch that each belongs to, [n]; for exact match.
         """
         count = len(labels)
         if count == 0:
@@ -71,6 +87,14 @@ class LanguageMetrics(nn.Module):
             self.num_bytes.update(num_bytes)
         if slices is not None:
             self.slice_accuracy.update(guess == labels, slices)
+        if self.exact and examples is not None:
+            _, example = examples.unique(return_inverse=True)
+            asked = torch.bincount(example)
+            whole = torch.bincount(example[guess == labels], minlength=len(asked)) == asked
+            self.exact_match.update(whole, torch.zeros_like(asked))
+            if slices is not None:
+                of_example = torch.zeros_like(asked).scatter(0, example, slices)
+                self.slice_exact_match.update(whole, of_example)
 
     def compute(self) -> dict[str, Tensor]:
         """All metrics by name, then begin anew."""
@@ -81,18 +105,27 @@ class LanguageMetrics(nn.Module):
         }
         if self.text:
             metrics["val/bpb"] = self.nats.compute() / self.num_bytes.compute() / math.log(2)
-        if self.slices:
-            # Torchmetrics makes a number of a vector of one.
-            accuracy = self.slice_accuracy.compute().reshape(len(self.slices))
-            by_slice = zip(self.slices, accuracy, strict=True)
-            seen = {name: value for name, value in by_slice if not value.isnan()}
-            metrics |= {f"val/accuracy/{name}": value for name, value in seen.items()}
-            if len(seen) > 1:
-                metrics["val/accuracy/mean"] = torch.stack([*seen.values()]).mean()
+        metrics |= self._by_slice("val/accuracy", self.slice_accuracy)
+        if self.exact:
+            metrics["val/exact"] = self.exact_match.compute().squeeze()
+            metrics |= self._by_slice("val/exact", self.slice_exact_match)
         for part in self.modules():
             if isinstance(part, Metric):
                 part.reset()
         return metrics
+
+    def _by_slice(self, name: str, metric: SliceAccuracy) -> dict[str, Tensor]:
+        if not self.slices:
+            return {}
+        # Torchmetrics makes a number of a vector of one.
+        values = metric.compute().reshape(len(self.slices))
+        seen = {
+            f"{name}/{each}": value
+            for each, value in zip(self.slices, values, strict=True)
+            if not value.isnan()
+        }
+        mean = {f"{name}/mean": torch.stack([*seen.values()]).mean()} if len(seen) > 1 else {}
+        return seen | mean
 
 
 class SliceAccuracy(Metric):

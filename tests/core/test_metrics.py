@@ -66,3 +66,22 @@ def test_a_slice_that_was_not_seen_has_no_accuracy_and_the_mean_is_that_of_the_o
     # The next validation begins anew.
     metrics.update(logits, torch.arange(4), torch.tensor([1, 1, 1, 1]), None)
     assert metrics.compute().keys() == {"val/loss", "val/ppl", "val/accuracy", "val/accuracy/never"}
+
+
+def test_an_answer_is_exact_where_all_of_its_labels_are_guessed():
+    metrics = LanguageMetrics(4, ("near", "far"), text=False, exact=True)
+    labels = torch.tensor([0, 1, 2, 3, 3, 1, 2])
+    guess = torch.tensor([0, 1, 2, 0, 3, 1, 2])
+    examples = torch.tensor([0, 0, 2, 2, 2, 3, 3])
+    slices = torch.tensor([0, 0, 1, 1, 1, 1, 1])
+    metrics.update(torch.eye(4)[guess], labels, slices, None, examples)
+    found = {n: each.item() for n, each in metrics.compute().items() if n.startswith("val/exact")}
+    assert found == pytest.approx(
+        {
+            "val/exact": 2 / 3,
+            "val/exact/near": 1,
+            "val/exact/far": 1 / 2,
+            "val/exact/mean": 3 / 4,
+        }
+    )
+    assert "val/exact" not in measured([(torch.eye(8), torch.arange(8))])

@@ -52,6 +52,7 @@ class LightningData(LightningDataModule):
         self.vocab_size = data.vocab_size
         self.slices = data.slices
         self.is_text = data.is_text
+        self.is_one_answer = data.is_one_answer
         self.batches_finished = 0
 
     def num_bytes(self, batch: Batch) -> Tensor | None:

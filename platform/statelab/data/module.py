@@ -63,11 +63,14 @@ class DataModule(ABC):
         slices: Kinds of examples that metrics are shown apart for; in a batch to validate on,
             `slice` counts in it.
         is_text: Whether tokens stand for bytes of text, so that there are bits per byte.
+        is_one_answer: Whether the labels of an example to validate on are one answer, so that
+            there is exact match. With `data.packing` such a module needs slices.
     """
 
     vocab_size: int
     slices: tuple[str, ...] = ()
     is_text: bool = False
+    is_one_answer: bool = False
 
     @abstractmethod
     def __init__(self, config: DataConfig) -> None: ...
