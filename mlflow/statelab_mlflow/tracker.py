@@ -175,6 +175,8 @@ class MLflowTracker(Tracker):
         if not unsent:
             return unsent
         uri = uri or recorded_uri(outbox.sent.store, folder.parents[1])
+        if is_absent(uri):
+            raise _unknown(folder.name, uri)
         with reaching(uri):
             client = connect(uri)
             _known_run(client, folder.name, uri)

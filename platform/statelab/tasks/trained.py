@@ -50,7 +50,7 @@ class Trained:
         """The decoder for evaluation, on its device and in its precision."""
         decoder = self.trainer.precision_plugin.convert_module(self.module.decoder)
         assert isinstance(decoder, Decoder)
-        return decoder.to(self.device).eval()
+        return decoder.to(self.device).eval().requires_grad_(False)
 
     @property
     def device(self) -> torch.device:
