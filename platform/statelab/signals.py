@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ __all__ = ["Pruned", "Stopped", "deferring", "handling", "leave_on_signals", "un
 Handler = Callable[[int, FrameType | None], None]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SOON_SECONDS = 0.01
 
 
 class Stopped(SystemExit):
@@ -74,9 +76,26 @@ def leave_on_signals() -> None:
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Raise `Stopped`, so that what was begun is ended; a second signal cuts that short."""
-    with handling(_stop):
-        yield
+    """Raise `Stopped`, so that what was begun is ended; a second signal cuts that short.
+
+    Where Python lets no exception through, such as while it collects garbage, it comes right after.
+    """
+    before = sys.unraisablehook
+
+    def take_up(lost: sys.UnraisableHookArgs) -> None:
+        if isinstance(lost.exc_value, Stopped):
+            # From another thread, since this one is still where nothing gets through.
+            again = (os.getpid(), lost.exc_value.received)
+            threading.Timer(_SOON_SECONDS, os.kill, again).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = take_up
+    try:
+        with handling(_stop):
+            yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

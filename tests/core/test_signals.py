@@ -90,6 +90,24 @@ def test_unwinding_passes_whatever_catches_exceptions(number):
     assert (stopped.value.code, stopped.value.received, ended) == (128 + number, number, ["ended"])
 
 
+class Garbage:
+    """Is being thrown away as a signal comes; Python lets no exception out of there."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0)  # the signal's handler runs here at the latest
+
+
+def test_unwinding_passes_what_lets_no_exception_through():
+    before = sys.unraisablehook
+    with pytest.raises(Stopped) as stopped, unwinding():
+        Garbage()
+        for _ in range(500):
+            time.sleep(0.01)
+    assert stopped.value.received == signal.SIGTERM
+    assert sys.unraisablehook is before
+
+
 def test_deferring_finishes_the_block_first():
     done = []
 
