@@ -17,6 +17,7 @@ PAGES = (
     "search",
     "mlflow",
     "compare",
+    "evaluation",
 )
 
 

@@ -162,6 +162,15 @@ class Hf(DataModule):
         return [int(each) for each in tokens]
 
     @classmethod
+    def encode_sized(  # type: ignore[override]
+        cls, config: HfConfig, text: str
+    ) -> tuple[list[int], list[int]]:
+        """The tokens of the text, and the bytes of it that each stands for."""
+        texts = [text.encode(errors="surrogateescape")]
+        ((tokens, sizes),) = config.load_tokenizer().encode_sized(texts)
+        return tokens.tolist(), sizes.tolist()
+
+    @classmethod
     def pieces(  # type: ignore[override]
         cls, config: HfConfig, tokens: Iterable[int]
     ) -> Iterator[str]:

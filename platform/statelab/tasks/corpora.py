@@ -122,7 +122,7 @@ def _documents(text: str, *, column: str, hub: str | None) -> Iterator[str]:
 def _gather(
     data: type[DataModule], config: DataConfig, texts: Iterable[str], most: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Tokens, and the bytes of each; an end has none."""
+    """Tokens, and the bytes of each; an end counts as one, as it does in validation."""
     end = data.stop(config)[:1]
     tokens: list[Tensor] = []
     sizes: list[Tensor] = []
@@ -133,7 +133,7 @@ def _gather(
         own, own_sizes = data.encode_sized(config, text)
         tokens += [torch.tensor([*own, *end], dtype=torch.int64)]
         if own_sizes is not None:
-            sizes += [torch.tensor([*own_sizes, *(0 for _ in end)], dtype=torch.int64)]
+            sizes += [torch.tensor([*own_sizes, *(1 for _ in end)], dtype=torch.int64)]
         total += len(tokens[-1])
         if most is not None and total >= most:
             break
