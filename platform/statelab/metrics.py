@@ -88,7 +88,7 @@ class LanguageMetrics(nn.Module):
         if slices is not None:
             self.slice_accuracy.update(guess == labels, slices)
         if self.exact and examples is not None:
-            _, example = examples.unique(return_inverse=True)
+            _, example = torch.unique(examples, return_inverse=True)
             asked = torch.bincount(example)
             whole = torch.bincount(example[guess == labels], minlength=len(asked)) == asked
             self.exact_match.update(whole, torch.zeros_like(asked))

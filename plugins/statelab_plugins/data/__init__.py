@@ -1,0 +1,1 @@
+"""Data modules: one file a task, found through entry points."""

@@ -1,0 +1,120 @@
+"""What tasks have in common that are written as text, and read through a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from statelab.corpus import tokenizer as known
+from statelab.errors import DataError
+from statelab.options import option
+from statelab_plugins.data.answers import AnswerConfig, AnswerData, Cell, Tokens
+
+__all__ = ["TokenizedConfig", "TokenizedData"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizedConfig(AnswerConfig):
+    """Which tokens the text is made of; the path of a file is made absolute."""
+
+    tokenizer: str = option(
+        known.BYTES, "bytes, a tokenizer.json, or a model on the hub", smoke=known.BYTES
+    )
+    tokenizer_sha: str | None = option(
+        None, "fingerprint that the tokenizer must have; null is filled in", smoke=None
+    )
+    end_token: str | None = option(
+        None, "ends a generation; null is the tokenizer's own", smoke=None
+    )
+
+    def __post_init__(self) -> None:
+        AnswerConfig.__post_init__(self)
+        object.__setattr__(self, "tokenizer", known.qualified(self.tokenizer))
+        if self.tokenizer_sha is None:
+            object.__setattr__(self, "tokenizer_sha", known.fingerprint(self.tokenizer))
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many tokens there are; None while the tokenizer is on the hub only."""
+        return known.vocab_size(self.tokenizer)
+
+    def pinned(self) -> Self:
+        """With the tokenizer fetched, and its fingerprint."""
+        if self.tokenizer != known.BYTES:
+            known.fetch(self.tokenizer)
+        return replace(self)
+
+    def load_tokenizer(self) -> known.Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            DataError: If it can't be loaded, or is another one than this was made with.
+        """
+        return known.load(self.tokenizer, end_token=self.end_token, expected=self.tokenizer_sha)
+
+
+class TokenizedData(AnswerData):
+    """A task in text.
+
+    Each piece of an example is made tokens by itself, so that a name or number is the same tokens
+    wherever it stands, and lengths add up.
+
+    Raises:
+        DataError: If the tokenizer can't be loaded.
+    """
+
+    def __init__(self, config: TokenizedConfig, train: Sequence[Cell], val: Sequence[Cell]) -> None:
+        super().__init__(config, train, val)
+        self._tokenizer = config.pinned().load_tokenizer()
+        self.vocab_size = self._tokenizer.vocab_size
+
+    def tokens(self, text: str) -> Tokens:
+        """The tokens of a piece."""
+        return self.each_tokens([text])[0]
+
+    def each_tokens(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of many pieces."""
+        found = self._tokenizer.encode([text.encode() for text in texts])
+        return [each.astype(np.int64) for each in found]
+
+    def longest(self, texts: Sequence[str]) -> int:
+        """The tokens of the longest of these pieces."""
+        return max(map(len, self.each_tokens(texts)))
+
+    def check_room(self, longest: int, what: str) -> None:
+        """Refuse examples that are longer than `seq_len`.
+
+        Raises:
+            DataError: If they are.
+        """
+        if longest > self.config.seq_len:
+            raise DataError(
+                f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that {what} "
+                f"may take. Set data.seq_len={longest}."
+            )
+
+    @classmethod
+    def stop(cls, config: TokenizedConfig) -> tuple[int, ...]:  # type: ignore[override]
+        """The tokenizer's end of a document."""
+        return (config.load_tokenizer().end,)
+
+    @classmethod
+    def encode(cls, config: TokenizedConfig, text: str) -> list[int]:  # type: ignore[override]
+        """The tokens of the text."""
+        (tokens,) = config.load_tokenizer().encode([text.encode(errors="surrogateescape")])
+        return [int(each) for each in tokens]
+
+    @classmethod
+    def pieces(  # type: ignore[override]
+        cls, config: TokenizedConfig, tokens: Iterable[int]
+    ) -> Iterator[str]:
+        """The text of the tokens, whole characters at a time."""
+        return config.load_tokenizer().pieces(tokens)
+
+    @classmethod
+    def spell(cls, config: TokenizedConfig, token: int) -> str:  # type: ignore[override]
+        """The token's text, with signs for what doesn't print."""
+        return config.load_tokenizer().spell(token)
