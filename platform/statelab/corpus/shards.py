@@ -24,9 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from statelab.errors import DataError
 
@@ -35,7 +33,6 @@ __all__ = [
     "SPLITS",
     "Counts",
     "Record",
-    "ShardStream",
     "ShardWriter",
     "Shards",
     "SplitName",
@@ -124,18 +121,14 @@ class ShardWriter:
         folder: Of all shards.
         number: Of this one.
         dtype: Of the tokens.
-        end: The token that stands before everything else.
     """
 
-    def __init__(self, folder: Path, number: int, dtype: np.dtype[Any], end: int) -> None:
+    def __init__(self, folder: Path, number: int, dtype: np.dtype[Any]) -> None:
         self._folder = folder
         self._number = number
         self._dtype = dtype
         self._parts = {name: _Part(folder, f"{number:05}.{name}") for name in _FILES}
         self.counts: dict[SplitName, Counts] = {"train": Counts(), "val": Counts()}
-        if number == 0:
-            for split in SPLITS:
-                self.write(split, np.array([end], np.uint32), np.array([0]), num_bytes=0)
 
     @property
     def tokens(self) -> int:
@@ -180,6 +173,11 @@ class ShardWriter:
         write_json(self._folder / f"{self._number:05}.json", asdict(record))
         return record
 
+    def abandon(self) -> None:
+        """Remove what was begun."""
+        for part in self._parts.values():
+            part.remove()
+
 
 class _Part:
     """A file on its way."""
@@ -203,6 +201,10 @@ class _Part:
         self._file.close()
         os.replace(_aside(self._folder / self.name), self._folder / self.name)
         return self._size, self._digest.hexdigest()
+
+    def remove(self) -> None:
+        self._file.close()
+        _aside(self._folder / self.name).unlink(missing_ok=True)
 
 
 class Shards:
@@ -259,87 +261,9 @@ class Shards:
             total += size
         return total
 
-    def stream(self, split: SplitName) -> ShardStream:
-        """All tokens of a split."""
-        dtype = token_type(self.about["vocab_size"])
-        sizes = [(each.number, each.counts[split]) for each in self.records]
-        return ShardStream(self.folder, split, dtype, sizes)
-
     def _files(self) -> Iterator[tuple[str, tuple[int, str]]]:
         for record in self.records:
             yield from record.files.items()
-
-
-class ShardStream:
-    """A split's tokens, mapped into memory where they lie.
-
-    Loader processes get the folder's name and the counts alone, and map the files themselves.
-
-    Args:
-        folder: Of the shards.
-        split: train or val.
-        dtype: Of the tokens.
-        counts: (number, counts) of each shard.
-    """
-
-    def __init__(
-        self, folder: Path, split: SplitName, dtype: np.dtype[Any], counts: list[tuple[int, Counts]]
-    ) -> None:
-        self._folder = folder
-        self._split = split
-        self._dtype = dtype
-        self._counts = [(number, each) for number, each in counts if each.tokens]
-        lengths = [each.tokens for _, each in self._counts]
-        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        self._maps: dict[str, NDArray[Any]] = {}
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": {}}
-
-    def tokens(self, places: Tensor) -> Tensor:
-        """The tokens at these places."""
-        return self._gather(places, "tokens", self._dtype)
-
-    def ends(self, places: Tensor) -> Tensor:
-        """Whether the last token of a document stands there."""
-        where = places.numpy()
-        found = np.zeros(where.shape, bool)
-        for shard, chosen, local in self._by_shard(where):
-            documents = self._counts[shard][1].documents
-            if documents:
-                ends = self._map(shard, "ends", np.dtype("<i8"), documents)
-                nearest = np.minimum(np.searchsorted(ends, local), documents - 1)
-                found[chosen] = ends[nearest] == local
-        return torch.from_numpy(found)
-
-    def num_bytes(self, places: Tensor) -> Tensor | None:
-        """The bytes of text that the tokens there stand for; kept to validate only."""
-        return self._gather(places, "bytes", np.dtype("<u4")) if self._split == "val" else None
-
-    def _gather(self, places: Tensor, kind: str, dtype: np.dtype[Any]) -> Tensor:
-        where = places.numpy()
-        found = np.empty(where.shape, np.int64)
-        for shard, chosen, local in self._by_shard(where):
-            found[chosen] = self._map(shard, kind, dtype, self._counts[shard][1].tokens)[local]
-        return torch.from_numpy(found)
-
-    def _by_shard(
-        self, where: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.bool_], NDArray[np.int64]]]:
-        """(shard, which of the places it has, where in it)."""
-        shards = np.searchsorted(self._starts, where, side="right") - 1
-        for shard in np.unique(shards):
-            chosen = shards == shard
-            yield int(shard), chosen, where[chosen] - self._starts[shard]
-
-    def _map(self, shard: int, kind: str, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-        name = f"{self._counts[shard][0]:05}.{self._split}.{kind}"
-        if name not in self._maps:
-            self._maps[name] = np.memmap(self._folder / name, dtype, "r", shape=(length,))
-        return self._maps[name]
 
 
 def write_json(file: Path, values: object) -> None:

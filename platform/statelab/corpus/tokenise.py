@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def _write(recipe: Recipe, tokenizer: Tokenizer, folder: Path, tell: Tell) -> No
         left.unlink()
     plan = _Plan.of(recipe, folder)
     corpus = _Corpus(recipe, tokenizer, folder)
-    with ThreadPoolExecutor(2) as pool:
+    with closing(corpus), ThreadPoolExecutor(2) as pool:
         for job, encoded in _encoded(pool, tokenizer, plan, corpus):
             for piece, (ids, sizes) in zip(job, encoded, strict=True):
                 corpus.take(piece, ids, sizes)
@@ -137,7 +138,7 @@ def _write(recipe: Recipe, tokenizer: Tokenizer, folder: Path, tell: Tell) -> No
             tell(corpus.summary())
             if corpus.is_done:
                 break
-    corpus.finish()
+        corpus.finish()
     log.info("tokenised into %s: %s", folder, corpus.summary())
 
 
@@ -290,7 +291,7 @@ class _Corpus:
             self._missed = 0
         if not self._takes:
             return
-        writer = self._writer = self._writer or self._begin()
+        writer = self._writer or self._begin()
         writer.write(piece.split, ids, sizes, num_bytes=len(piece.text))
         self._missed += 0 if sizes is None else len(piece.text) - int(sizes.sum())
         if piece.is_last:
@@ -322,6 +323,11 @@ class _Corpus:
         about = {"vocab_size": self._tokenizer.vocab_size, "end": self._tokenizer.end}
         Shards.finish(self._folder, self._recipe.about() | about, self._records)
 
+    def close(self) -> None:
+        """Leave nothing half-written behind."""
+        if self._writer:
+            self._writer.abandon()
+
     def summary(self) -> str:
         """In words."""
         total = self.counts("train") + self.counts("val")
@@ -332,8 +338,8 @@ class _Corpus:
 
     def _end(self, behind: Place) -> None:
         assert self._writer is not None
-        record, self._writer = self._writer.commit(behind), None
-        self._add(record)
+        self._add(self._writer.commit(behind))
+        self._writer = None
 
     def _add(self, record: Record) -> None:
         self._records.append(record)
@@ -341,8 +347,14 @@ class _Corpus:
             self._counts[split] += record.counts[split]
 
     def _begin(self) -> ShardWriter:
-        dtype = token_type(self._tokenizer.vocab_size)
-        return ShardWriter(self._folder, len(self._records), dtype, self._tokenizer.end)
+        number = len(self._records)
+        writer = ShardWriter(self._folder, number, token_type(self._tokenizer.vocab_size))
+        self._writer = writer
+        if number == 0:
+            end, size = np.array([self._tokenizer.end], np.uint32), np.array([0])
+            for split in SPLITS:
+                writer.write(split, end, size, num_bytes=0)
+        return writer
 
 
 def _encoded(

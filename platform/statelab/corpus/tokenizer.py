@@ -20,7 +20,17 @@ from statelab.errors import DataError
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["BYTES", "Tokenizer", "fetch", "find", "fingerprint", "load", "qualified", "vocab_size"]
+__all__ = [
+    "BYTES",
+    "Tokenizer",
+    "check",
+    "fetch",
+    "find",
+    "fingerprint",
+    "load",
+    "qualified",
+    "vocab_size",
+]
 
 BYTES = "bytes"
 """The tokenizer whose tokens are the bytes of the text, and 0 the end of a document."""
@@ -139,6 +149,22 @@ def fingerprint(name: str) -> str | None:
     return None if file is None else _read(file, _stamp(file))[0]
 
 
+def check(name: str, expected: str | None) -> None:
+    """See that a tokenizer is there, and the one that is expected.
+
+    Raises:
+        DataError: If it isn't.
+    """
+    if name != BYTES:
+        fetch(name)
+    found = fingerprint(name)
+    if expected not in (None, found):
+        raise DataError(
+            f"data.tokenizer={name!r} is not the one that this was made with: its fingerprint is "
+            f"{found}, not {expected}. Put that file back, or train a new run with this one."
+        )
+
+
 def load(name: str, *, end_token: str | None = None, expected: str | None = None) -> Tokenizer:
     """The tokenizer of that name.
 
@@ -150,16 +176,10 @@ def load(name: str, *, end_token: str | None = None, expected: str | None = None
     Raises:
         DataError: If there is none, it is another one, or it has no such token.
     """
+    check(name, expected)
     if name == BYTES:
         return _Bytes()
-    file = fetch(name)
-    found = fingerprint(name)
-    if expected not in (None, found):
-        raise DataError(
-            f"data.tokenizer={name!r} is not the one that this was made with: its fingerprint is "
-            f"{found}, not {expected}. Put that file back, or train a new run with this one."
-        )
-    return _Json(file, end_token)
+    return _Json(fetch(name), end_token)
 
 
 class _Bytes(Tokenizer):

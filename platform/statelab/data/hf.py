@@ -13,6 +13,7 @@ from statelab.config import DataConfig
 from statelab.corpus import sources
 from statelab.corpus import tokenizer as known
 from statelab.corpus.shards import SPLITS, Shards, SplitName
+from statelab.corpus.stream import ShardStream
 from statelab.corpus.tokenise import Recipe, tokenise
 from statelab.data.documents import STDLIB
 from statelab.data.module import IGNORED, Batch, DataModule
@@ -86,9 +87,12 @@ class HfConfig(DataConfig):
         return known.vocab_size(self.tokenizer)
 
     def pinned(self) -> HfConfig:
-        """With the tokenizer fetched, and its fingerprint."""
-        if self.tokenizer != known.BYTES:
-            known.fetch(self.tokenizer)
+        """With the tokenizer fetched, and its fingerprint.
+
+        Raises:
+            DataError: If there is none, or it has another one.
+        """
+        known.check(self.tokenizer, self.tokenizer_sha)
         return replace(self)
 
     def load_tokenizer(self) -> known.Tokenizer:
@@ -148,7 +152,7 @@ class Hf(DataModule):
         return sizes[batch["labels"] != IGNORED].sum()
 
     def _windows(self, split: SplitName) -> Windows:
-        return Windows(self._shards.stream(split), self._config.seq_len)
+        return Windows(ShardStream(self._shards, split), self._config.seq_len)
 
     @classmethod
     def stop(cls, config: HfConfig) -> tuple[int, ...]:  # type: ignore[override]
