@@ -68,9 +68,15 @@ def measure(config: Config) -> Sizes:
                 layer_list(config.model), model.layers, states, strict=True
             )
         ],
-        flops_per_token=flops + 2 * model.head.weight.numel(),
+        flops_per_token=flops + 2 * sum(each.numel() for each in _matrices(model)),
         config=to_dict(config),
     )
+
+
+def _matrices(model: Decoder) -> list[torch.Tensor]:
+    """What each token passes after the layers."""
+    after = [] if model.readout is None else [*model.readout.parameters()]
+    return [model.head.weight, *(each for each in after if each.ndim == 2)]
 
 
 @dataclass(frozen=True, slots=True)

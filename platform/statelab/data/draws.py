@@ -22,6 +22,7 @@ class Stream(IntEnum):
     ORDER = 0
     TRAIN = 1
     VAL = 2
+    FACTS = 3
 
 
 def bits(*key: ArrayLike) -> NDArray[np.uint64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +65,15 @@ class DataModule(ABC):
         is_text: Whether tokens stand for bytes of text, so that there are bits per byte.
         is_one_answer: Whether the labels of an example to validate on are one answer, so that
             there is exact match. With `data.packing` such a module needs slices.
+        readout: What of the model a label is predicted from: the token at its own position, or
+            the last of its sequence, which then has to hold all of it (`LastReadout`).
     """
 
     vocab_size: int
     slices: tuple[str, ...] = ()
     is_text: bool = False
     is_one_answer: bool = False
+    readout: Literal["each", "last"] = "each"
 
     @abstractmethod
     def __init__(self, config: DataConfig) -> None: ...

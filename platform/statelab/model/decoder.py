@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from statelab.model.generation import GenerationMixin
 from statelab.model.initialise import reset_linear, reset_residual
 from statelab.model.layers import Layer, layer_list
 from statelab.model.mixer import Mixer
+from statelab.model.readout import LastReadout
 from statelab.registries import read_rules, write_rules
 
 __all__ = ["Decoder"]
@@ -27,6 +29,7 @@ class Decoder(GenerationMixin, nn.Module):
     Args:
         config: Sizes, rules and layers, as `load_config` fills them in.
         max_len: Most tokens a sequence may have where positions are learned.
+        readout: Where a position's logits come from: its own token, or its sequence's last.
 
     Attributes:
         run_block: How a block is called in training; `compile_blocks` puts another way here.
@@ -34,7 +37,9 @@ class Decoder(GenerationMixin, nn.Module):
             the backward pass.
     """
 
-    def __init__(self, config: ModelConfig, max_len: int) -> None:
+    def __init__(
+        self, config: ModelConfig, max_len: int, readout: Literal["each", "last"] = "each"
+    ) -> None:
         super().__init__()
         assert config.vocab_size is not None
         self.config = config
@@ -47,6 +52,7 @@ class Decoder(GenerationMixin, nn.Module):
         self.layers = nn.ModuleList(
             Block(config, layer, index, len(layers)) for index, layer in enumerate(layers)
         )
+        self.readout = LastReadout(d) if readout == "last" else None
         self.norm = nn.RMSNorm(d, eps=1e-5)
         self.head = nn.Linear(d, config.vocab_size, bias=False)
         if config.tie_embeddings:
@@ -66,6 +72,8 @@ class Decoder(GenerationMixin, nn.Module):
         nn.init.normal_(self.embedding.weight, std=self.config.init_std)
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=self.config.init_std)
+        if self.readout is not None:
+            self.readout.reset_parameters(self.config.init_std)
         self.norm.reset_parameters()
         for block in self.layers:
             assert isinstance(block, Block)
@@ -115,6 +123,8 @@ class Decoder(GenerationMixin, nn.Module):
         for index, block in enumerate(self.layers):
             assert isinstance(block, Block)
             x = self._run(block, x, context.scope(f"layers.{index}"))
+        if self.readout is not None:
+            x = self.readout(x, context.positions, context.cu_seqlens)
         return self.norm(x), context.outgoing
 
     def _run(self, block: Block, x: Tensor, context: Context) -> Tensor:

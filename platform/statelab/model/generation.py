@@ -153,6 +153,11 @@ def _lists(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
 def _check(model: Decoder, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> None:
     if not prompts:
         raise DataError("there is no prompt; give at least one.")
+    if model.readout is not None:
+        raise DataError(
+            "this model reads a whole sequence out of its last token, so it has no next token to "
+            "generate; train one with another data.name."
+        )
     for index, prompt in enumerate(prompts):
         if not prompt:
             raise DataError(f"prompt {index} is empty; give it at least one token.")
