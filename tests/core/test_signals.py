@@ -99,11 +99,14 @@ class Garbage:
 
 
 def test_unwinding_passes_what_lets_no_exception_through():
-    before = sys.unraisablehook
-    with pytest.raises(Stopped) as stopped, unwinding():
+    def work():
         Garbage()
         for _ in range(500):
             time.sleep(0.01)
+
+    before = sys.unraisablehook
+    with pytest.raises(Stopped) as stopped, unwinding():
+        work()
     assert stopped.value.received == signal.SIGTERM
     assert sys.unraisablehook is before
 
