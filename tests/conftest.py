@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 # Before torch starts its pool of threads, and for the processes that tests start: one thread is
 # faster at toy size, and the same sums come out on every machine.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Tokenised text is kept in the user's home otherwise.
+os.environ["STATELAB_CACHE"] = tempfile.mkdtemp(prefix="statelab-tests-")
 
 import pytest
 import torch
@@ -23,6 +27,12 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     # Triton reads it when it is imported.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the text that tests have tokenised."""
+    shutil.rmtree(os.environ["STATELAB_CACHE"], ignore_errors=True)
+
 
 TOY = {
     "write": "gla",

@@ -69,8 +69,17 @@ def memory_of(pid):
     return total
 
 
+def ready_threads(pid):
+    """How many threads of a process run, or wait for a core to run on."""
+    stats = (file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat"))
+    try:
+        return sum(stat.rpartition(")")[2].split()[0] == "R" for stat in stats)
+    except OSError:
+        return 0
+
+
 def run(arguments, environment, kill_after=None):
-    """(seconds, processor seconds, peak of memory, whether it was killed)."""
+    """(seconds, processor seconds, peak of memory, time with two threads ready, killed)."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -80,8 +89,9 @@ def run(arguments, environment, kill_after=None):
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    peak, killed = 0, False
+    peak, killed, ready = 0, False, []
     while process.poll() is None:
+        ready.append(ready_threads(process.pid) >= 2)
         peak = max(peak, memory_of(process.pid))
         if kill_after is not None and time.monotonic() - begin > kill_after:
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,7 +102,7 @@ def run(arguments, environment, kill_after=None):
     assert killed or process.returncode == 0, said
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - begin, used, peak, killed
+    return time.monotonic() - begin, used, peak, sum(ready) / len(ready), killed
 
 
 def digests(cache):
@@ -113,7 +123,7 @@ def main(folder, megabytes=200, kills=10):
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         keys = (f"files={text}/*", "vocab_size=32000", f"out={tokenizer}", "max_bytes=50000000")
-        seconds, used, peak, _ = run(("tokenizer", "train", *keys), {})
+        seconds, used, peak, *_ = run(("tokenizer", "train", *keys), {})
         print(f"train BPE on 50 MB: {seconds:.1f} s, {used:.1f} s of cores, {peak / 1e6:.0f} MB")
     draw = random.Random(1)
     for name in ("bytes", str(tokenizer)):
@@ -122,10 +132,11 @@ def main(folder, megabytes=200, kills=10):
         caches = [folder / f"{Path(name).stem}_{each}" for each in ("whole", "killed")]
         for cache in caches:
             shutil.rmtree(cache, ignore_errors=True)
-        seconds, used, peak, _ = run(command, {"STATELAB_CACHE": str(caches[0])})
+        seconds, used, peak, ready, _ = run(command, {"STATELAB_CACHE": str(caches[0])})
         print(
             f"{Path(name).stem}: {seconds:.1f} s, {used:.1f} s of cores ({used / seconds:.2f} "
-            f"cores), {size / seconds / 1e6:.1f} MB/s, peak {peak / 1e6:.0f} MB in all"
+            f"cores; {ready:.0%} of the time two threads or more were ready to run), "
+            f"{size / seconds / 1e6:.1f} MB/s, peak {peak / 1e6:.0f} MB in all"
         )
         killed = 0
         while True:
