@@ -163,6 +163,7 @@ class HeatMap:
         rows: Their names.
         values: A list a row; None where there is none.
         texts: What is written into each cell.
+        share: Whether the values lie between 0 and 1.
     """
 
     title: str
@@ -173,6 +174,7 @@ class HeatMap:
     rows: Sequence[str]
     values: Sequence[Sequence[float | None]]
     texts: Sequence[Sequence[str]]
+    share: bool = False
 
     def picture(self) -> Figure:
         """For matplotlib."""
@@ -182,7 +184,8 @@ class HeatMap:
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         numbers = np.array([[np.nan if v is None else v for v in row] for row in self.values])
-        image = axes.imshow(numbers, cmap="cividis", aspect="auto")
+        ends = {"vmin": 0.0, "vmax": 1.0} if self.share else {}
+        image = axes.imshow(numbers, cmap="cividis", aspect="auto", **ends)
         for i, row in enumerate(self.texts):
             for j, text in enumerate(row):
                 # The map's first half is too dark for black.
@@ -202,6 +205,7 @@ class HeatMap:
         """For plotly."""
         from plotly import graph_objects
 
+        ends = {"zmin": 0.0, "zmax": 1.0} if self.share else {}
         figure = graph_objects.Figure(
             graph_objects.Heatmap(
                 x=list(self.columns),
@@ -211,6 +215,7 @@ class HeatMap:
                 texttemplate="%{text}",
                 colorscale="Cividis",
                 colorbar={"title": self.label},
+                **ends,
             )
         )
         figure.update_xaxes(title=self.x)

@@ -6,13 +6,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from statelab.figures.grid import SCORES, find_grid, over_rows
 from statelab.figures.style import PALETTE, Subject, make_figure, plain_axes
 from statelab.runs.metric_history import History
 
 __all__ = ["slice_accuracy", "training_curves"]
 
 _STEP = "optimizer step"
-_SLICE = "val/accuracy/"
 _SPIKED = ("val/ppl", "grad_norm")  # over decades, at times
 
 
@@ -39,24 +39,34 @@ def training_curves(history: History, subject: Subject) -> Figure | None:
 
 
 def slice_accuracy(history: History, subject: Subject) -> Figure | None:
-    """Validation accuracy by slice: over the steps, and at the last one."""
-    names = [name for name in history if name.startswith(_SLICE)]
-    if not names:
+    """Exact match, or accuracy, by slice: over the steps, and at the last one.
+
+    Of a grid of slices, the mean over its second number.
+    """
+    metric = next((each for each in SCORES if each in history), "")
+    by_slice = {
+        name.removeprefix(f"{metric}/"): values
+        for name, values in history.items()
+        if name.startswith(f"{metric}/")
+    }
+    if not metric or not by_slice:
         return None
+    grid = find_grid(history)
+    if grid is not None:
+        by_slice = over_rows(history, grid)
     figure, [[left, right]] = make_figure(subject, "Validation accuracy by slice", (1, 2))
-    labels = [name.removeprefix(_SLICE) for name in names]
-    for i, (name, label) in enumerate(zip(names, labels, strict=True)):
-        steps, values = list(history[name]), list(history[name].values())
+    for i, (label, by_step) in enumerate(by_slice.items()):
+        steps, values = list(by_step), list(by_step.values())
         left.plot(steps, values, "o-", color=PALETTE[i % len(PALETTE)], label=label, markersize=4)
         right.barh(label, values[-1], height=0.7, color=PALETTE[i % len(PALETTE)])
         right.text(values[-1] + 0.02, i, f"{values[-1]:.3f}", va="center", fontsize=9)
-    plain_axes(left, x=_STEP, y="accuracy (share of tokens)")
+    plain_axes(left, x=_STEP, y=SCORES[metric])
     left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     left.set_ylim(-0.03, 1.03)
     left.legend(fontsize=8)
-    plain_axes(right, x="accuracy at the last step (share of tokens)", y="slice")
+    plain_axes(right, x=f"{SCORES[metric]}, last step", y="slice")
     right.set_xlim(0, 1.15)
-    right.set_ylim(max(len(names), 4) - 0.5, -0.5)
+    right.set_ylim(max(len(by_slice), 4) - 0.5, -0.5)
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from statelab.callbacks.diagnostics import DISTRIBUTIONS
 from statelab.examination import Examination
-from statelab.figures import curves, distributions, keys, states, weights
+from statelab.figures import curves, distributions, grid, keys, states, weights
 from statelab.figures.style import Subject, save
 from statelab.runs.metric_history import metric_history, read_lines
 
@@ -60,6 +60,7 @@ def _figures(
     return {
         "training": lambda: curves.training_curves(history, subject),
         "slices": lambda: curves.slice_accuracy(history, subject),
+        "slice_map": lambda: grid.slice_map(history, subject),
         "weights": lambda: weights.effective_weights(seen.weights, seen.kinds, seen.text, subject),
         "weights_against_plain": lambda: weights.against_plain(seen.weights, seen.text, subject),
         "keys": lambda: keys.key_covariance(seen.spectra, subject),
