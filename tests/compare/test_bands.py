@@ -106,12 +106,12 @@ def test_only_finished_runs_of_the_published_setting_count(statelab, expect, ran
     ran(0.97, "trainer.max_steps=50")
     status, found = judged(statelab)
     assert (status, found["verdicts"][0]["measured"]) == (1, None)
-    assert found["notes"] == [
-        "Left out 1 finished runs that differ from the experiment: trainer.max_steps=50."
-    ]
+    assert found["notes"] == ["Left out 1 finished run of another setting: trainer.max_steps=50."]
     status, found = judged(statelab, "trainer.max_steps=50")
     assert (status, found["verdicts"][0]["measured"]) == (0, 0.97)
-    assert "Judged are runs with trainer.max_steps=50" in found["notes"][0]
+    assert found["notes"] == [
+        "Judged are runs with trainer.max_steps=50, which is not the published setting."
+    ]
 
 
 def test_arguments_choose_expectations(statelab, expect, ran):
@@ -119,7 +119,7 @@ def test_arguments_choose_expectations(statelab, expect, ran):
     ran(0.95, "write=gla")
     assert judged(statelab)[0] == 1
     status, found = judged(statelab, "write=gla")
-    assert (status, len(found["verdicts"])) == (0, 1)
+    assert (status, len(found["verdicts"]), found["notes"]) == (0, 1, [])
     status, _, err = statelab("eval", "experiment=toy", "write=s4d")
     assert status == 2
     assert "none of the 2 expectations of experiment 'toy' has write=s4d." in err

@@ -18,6 +18,7 @@ PAGES = (
     "mlflow",
     "compare",
     "evaluation",
+    "tasks",
 )
 
 

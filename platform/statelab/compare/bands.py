@@ -161,6 +161,7 @@ class _Court:
         self._where = where
         self._runs = runs
         self._place = place
+        self._changed: dict[str, str] = {}
         self._judged: set[str] = set()
         self._near: dict[str, dict[str, str]] = {}
         self._edges: dict[object, str] = {}
@@ -170,6 +171,12 @@ class _Court:
         sides = [dict(expected.where)]
         if expected.minus:
             sides.append({**expected.where, **expected.minus})
+        published = _setting(self._experiment, expected.where) | expected.where
+        self._changed |= {
+            key: value
+            for key, value in self._where.items()
+            if key not in published or not same_value(published[key], value)
+        }
         rows = [self._best(expected, side) for side in sides]
         for side, row in zip(sides, rows, strict=True):
             if row is None:
@@ -189,17 +196,15 @@ class _Court:
 
     def notes(self) -> Iterable[str]:
         """What has to be said beside the verdicts."""
-        if self._where:
-            said = " ".join(as_arguments(self._where))
-            yield f"Judged are runs with {said}: the published setting only if that is its own."
+        if self._changed:
+            said = " ".join(as_arguments(self._changed))
+            yield f"Judged are runs with {said}, which is not the published setting."
         yield from self._edges.values()
         near = {run: each for run, each in self._near.items() if run not in self._judged}
         if near:
             changed = dict.fromkeys(word for each in near.values() for word in as_arguments(each))
-            yield (
-                f"Left out {len(near)} finished runs that differ from the experiment: "
-                f"{shorten(changed)}."
-            )
+            runs = f"{len(near)} finished run{'s' if len(near) > 1 else ''}"
+            yield f"Left out {runs} of another setting: {shorten(changed)}."
 
     def _best(self, expected: Expectation, side: dict[str, str]) -> Row | None:
         """The runs of one side, seeds together, at their best setting."""
