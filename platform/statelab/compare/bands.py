@@ -171,7 +171,7 @@ class _Court:
         sides = [dict(expected.where)]
         if expected.minus:
             sides.append({**expected.where, **expected.minus})
-        published = _setting(self._experiment, expected.where) | expected.where
+        published = {**_setting(self._experiment, expected.where), **expected.where}
         self._changed |= {
             key: value
             for key, value in self._where.items()
