@@ -17,7 +17,7 @@ from statelab import train as training
 from statelab.errors import ConfigError, DataError
 from statelab.evaluate import evaluate, load_checkpoint
 from statelab.runs.stored import find_run
-from statelab.tasks.corpora import own_text, text_name
+from statelab.tasks.corpora import own_text, read_text, text_name
 from statelab.tasks.hub import CORPORA, GROUPS
 from statelab.tasks.scores import curve
 from statelab.tasks.windows import position_losses
@@ -253,6 +253,35 @@ def test_learned_positions_end_where_training_did(text_config):
     assert length(run, "lengths=17").metrics["length/ppl"] > 1
     with pytest.raises(ConfigError, match=r"^lengths=18: model\.positions=learned has 16 posit"):
         length(run, "lengths=18")
+
+
+def test_the_bytes_of_a_tokenizers_tokens_are_those_of_the_text(tmp_path, toy_config):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    texts = ["Día und Nacht, ", "the same fox saw the same hens 12 times"]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=280, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text)
+    config = toy_config(
+        "data.name=hf",
+        f"data.path={tmp_path}/*.txt",
+        f"data.tokenizer={tmp_path}/tokenizer.json",
+        f"data.cache={tmp_path}/cache",
+    ).data
+    found = read_text(f"{tmp_path}/*.txt", config, column="text", hub=None, max_tokens=None)
+    end = tokenizer.token_to_id("<end>")
+    assert (found.tokens == end).nonzero().flatten().tolist()[-1] == len(found.tokens) - 1
+    assert tokenizer.decode(found.tokens.tolist()) == "".join(texts)
+    assert found.sizes.sum().item() == sum(len(text.encode()) + 1 for text in texts)
+    assert len(found.tokens) < found.sizes.sum()
 
 
 def test_a_corpus_is_called_after_its_file_or_folder():
