@@ -17,6 +17,7 @@ PAGES = (
     "search",
     "mlflow",
     "compare",
+    "text-at-scale",
     "evaluation",
     "tasks",
 )
