@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class TokenizedConfig(AnswerConfig):
         """How many tokens there are; None while the tokenizer is on the hub only."""
         return known.vocab_size(self.tokenizer)
 
-    def pinned(self) -> Self:
+    def pinned(self) -> TokenizedConfig:
         """With the tokenizer fetched, and its fingerprint."""
         if self.tokenizer != known.BYTES:
             known.fetch(self.tokenizer)
