@@ -30,7 +30,8 @@ class HfConfig(DataConfig):
     """Which text, which tokenizer, and where the tokens lie; paths are made absolute."""
 
     path: str = option(
-        doc="data set on the hub, its folder, or a glob of files; stdlib is Python's source",
+        STDLIB,
+        "data set on the hub, its folder, or a glob of files; stdlib is Python's source",
         smoke=STDLIB,
     )
     subset: str | None = option(None, "the data set's configuration: sample-10BT", smoke=None)
