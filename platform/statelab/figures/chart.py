@@ -184,8 +184,8 @@ class HeatMap:
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         numbers = np.array([[np.nan if v is None else v for v in row] for row in self.values])
-        ends = {"vmin": 0.0, "vmax": 1.0} if self.share else {}
-        image = axes.imshow(numbers, cmap="cividis", aspect="auto", **ends)
+        low, high = (0.0, 1.0) if self.share else (None, None)
+        image = axes.imshow(numbers, cmap="cividis", aspect="auto", vmin=low, vmax=high)
         for i, row in enumerate(self.texts):
             for j, text in enumerate(row):
                 # The map's first half is too dark for black.

@@ -1,4 +1,4 @@
-"""Induction: what stood after this token the last time?
+"""Induction: say what stood after this token the last time.
 
 Source: Fu, Dao et al. 2022, "Hungry hungry hippos", arXiv:2212.14052, section 3.1; Gu and Dao
 2023, arXiv:2312.00752, section 4.1.2.
