@@ -50,6 +50,9 @@ _JOB_BYTES = 2**21
 _JOBS_AHEAD = 4
 _HEAD_DOCUMENTS, _HEAD_BYTES = 1000, 2**24
 
+_NOTHING_LEFT: Place = {"end": True}
+"""The place behind the last shard: if only the index is missing, nothing is read again."""
+
 Tell = Callable[[str], None]
 _Encoded = tuple[NDArray[np.uint32], NDArray[np.int64] | None]
 
@@ -319,7 +322,7 @@ class _Corpus:
                     "more text, another data.val_fraction, or a data.val_split."
                 )
         if self._writer:
-            self._end({})
+            self._end(_NOTHING_LEFT)
         about = {"vocab_size": self._tokenizer.vocab_size, "end": self._tokenizer.end}
         Shards.finish(self._folder, self._recipe.about() | about, self._records)
 
@@ -361,7 +364,7 @@ def _encoded(
     pool: ThreadPoolExecutor, tokenizer: Tokenizer, plan: _Plan, corpus: _Corpus
 ) -> Iterator[tuple[list[_Piece], list[_Encoded]]]:
     """The jobs in their order, each with its tokens; a few are in work at any time."""
-    if corpus.is_done:
+    if corpus.is_done or corpus.place == _NOTHING_LEFT:
         return
     pieces = plan.pieces(corpus.place, lambda: corpus.is_full)
     work: deque[tuple[list[_Piece], Future[list[_Encoded]]]] = deque()
