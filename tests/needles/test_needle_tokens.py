@@ -84,10 +84,10 @@ def test_sizes_without_room_are_refused(options, message):
 @pytest.mark.slow
 def test_a_delta_rule_finds_the_needle_asked_for_and_fixed_modes_do_not(tmp_path):
     found = {write: trained(write, tmp_path) for write in ("deltanet", "s4d")}
-    assert found["deltanet"]["val/exact"] > 0.75
-    assert found["s4d"]["val/exact"] < 0.4
+    assert found["deltanet"]["val/exact"] > 0.85
+    assert found["s4d"]["val/exact"] < 0.5
     # Longer than all that it was trained on.
-    assert found["deltanet"]["val/exact/len_40_depth_50"] > 0.7
+    assert found["deltanet"]["val/exact/len_32_depth_50"] > 0.85
 
 
 def trained(write, folder):
@@ -95,7 +95,7 @@ def trained(write, folder):
         "write": write,
         "read": "plain",
         "model.d_model": 32,
-        "model.num_layers": 2,
+        "model.num_layers": 1,
         "model.num_heads": 2,
         "model.mlp_hidden": 64,
         "model.init_std": 0.08,
@@ -104,9 +104,9 @@ def trained(write, folder):
         "model.mixer.qk_norm": "l2",
         "data.name": "needle_tokens",
         "data.vocab_size": 32,
-        "data.lengths": "[24]",
-        "data.val_lengths": "[24,40]",
-        "data.seq_len": 40,
+        "data.lengths": "[20]",
+        "data.val_lengths": "[20,32]",
+        "data.seq_len": 32,
         "data.depths": "[0,50,100]",
         "data.distractors": 3,
         "data.value_tokens": 1,

@@ -83,15 +83,19 @@ class TokenizedData(AnswerData):
         """The tokens of the longest of these pieces."""
         return max(map(len, self.each_tokens(texts)))
 
-    def check_room(self, longest: int, what: str) -> None:
+    def check_room(self, longest: int, content: str) -> None:
         """Refuse examples that are longer than `seq_len`.
+
+        Args:
+            longest: Tokens that the longest may have.
+            content: What is in it.
 
         Raises:
             DataError: If they are.
         """
         if longest > self.config.seq_len:
             raise DataError(
-                f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that {what} "
+                f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that {content} "
                 f"may take. Set data.seq_len={longest}."
             )
 
