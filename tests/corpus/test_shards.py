@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from statelab.corpus import plan
 from statelab.corpus import tokenise as tokenising
 from statelab.corpus.shards import ShardWriter
 from statelab.corpus.sources import Source, kind_of, qualified
@@ -103,7 +104,7 @@ def test_shards_change_no_text(jsonl, documents, configure, documents_of, reques
 def test_a_long_document_is_cut_for_the_tokenizer_and_is_one_all_the_same(
     tmp_path, configure, bpe, monkeypatch, documents_of
 ):
-    monkeypatch.setattr(tokenising, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(plan, "_PIECE_BYTES", 64)
     texts = ["é☃" * 500, "x" * 200 + "\n" + "y" * 200, "word\n" * 100, "😀" * 99]
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text)
@@ -218,7 +219,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(tmp_path, documents, b
         (tmp_path / f"{number}.txt").write_text("\n".join([*documents, str(number)]))
     code = (
         "import sys; from pathlib import Path; from statelab.corpus.sources import Source; "
-        "from statelab.corpus.tokenise import Recipe, tokenise; "
+        "from statelab.corpus.plan import Recipe; from statelab.corpus.tokenise import tokenise; "
         "from statelab.corpus.tokenizer import load; "
         "tokenise(Recipe(source=Source(path=sys.argv[1]), tokenizer='x', end_token=None, "
         "val_split=None, val_fraction=0.1, max_tokens=None, shard_tokens=20_000), "

@@ -12,9 +12,10 @@ from torch import Tensor
 from statelab.config import DataConfig
 from statelab.corpus import sources
 from statelab.corpus import tokenizer as known
+from statelab.corpus.plan import Recipe
 from statelab.corpus.shards import SPLITS, Shards, SplitName
 from statelab.corpus.stream import ShardStream
-from statelab.corpus.tokenise import Recipe, tokenise
+from statelab.corpus.tokenise import tokenise
 from statelab.data.documents import STDLIB
 from statelab.data.module import IGNORED, Batch, DataModule
 from statelab.data.windows import Windows
