@@ -16,7 +16,7 @@ __all__ = ["GridConfig"]
 class GridConfig(AnswerConfig):
     """Training examples have their needle anywhere; validation has a cell for each depth."""
 
-    seq_len: int = option(1024, "the longest example's tokens", at_least=1, smoke=256)
+    seq_len: int = option(1024, "the longest example's tokens", at_least=1, smoke=1024)
     lengths: tuple[int, ...] = option(
         (256, 512, 1024), "tokens of training examples, the answer's too", at_least=1, smoke=(256,)
     )

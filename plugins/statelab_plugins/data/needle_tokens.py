@@ -28,7 +28,7 @@ _ASK = 0
 class NeedleTokensConfig(GridConfig):
     """Sizes that a tiny model learns in seconds."""
 
-    seq_len: int = option(128, "the longest example's tokens", at_least=1, smoke=64)
+    seq_len: int = option(128, "the longest example's tokens", at_least=1, smoke=128)
     lengths: tuple[int, ...] = option(
         (32, 64), "tokens of training examples, the answer's too", at_least=1, smoke=(32, 64)
     )

@@ -28,7 +28,7 @@ _PAIRS = len(FIRST_NAMES) * len(LAST_NAMES)
 class PhonebookConfig(TokenizedConfig):
     """Books small enough for a CPU."""
 
-    seq_len: int = option(1024, "at least the longest example's tokens", at_least=1, smoke=256)
+    seq_len: int = option(1024, "at least the longest example's tokens", at_least=1, smoke=1024)
     entries: tuple[int, ...] = option(
         (4, 8, 16), "names in the books of training examples", at_least=1, smoke=(4,)
     )
