@@ -107,7 +107,7 @@ class DataModule(ABC):
         except ValueError as error:
             raise DataError(
                 f"the tokens of data.name={config.name} are numbers, such as '5 40 7 41'; "
-                f"got {text!r}."
+                f"got {text!r:.60}."
             ) from error
 
     @classmethod
