@@ -44,7 +44,7 @@ class Expectation:
         low: The least that is taken for the same.
         high: The greatest.
         source: Where the figure or the band is from.
-        direction: Which value is best; None knows accuracy, loss, ppl and bpb.
+        direction: Which value is best; None knows accuracy, exact, loss, ppl and bpb.
     """
 
     metric: str

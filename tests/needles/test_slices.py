@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from statelab.compare.config import CompareConfig
 from statelab.data.lightning_data import build_data
 from statelab.evaluate import evaluate, load_checkpoint
+from statelab.figures.chart import is_share
 from statelab.figures.curves import slice_accuracy
 from statelab.figures.grid import find_grid, slice_map
 from statelab.figures.style import Subject
@@ -118,3 +120,8 @@ def test_the_curves_of_a_grid_are_the_means_over_its_second_number():
     assert left.lines[0].get_ydata()[-1] == pytest.approx(0.05)
     assert left.get_ylabel() == "exact match (share of examples)"
     assert [each.get_width() for each in right.patches] == pytest.approx([0.05, 0.2])
+
+
+def test_exact_match_is_a_share_and_the_greatest_is_best():
+    assert is_share("val/exact/len_64_depth_0")
+    assert CompareConfig(metric="val/exact").sense == "maximize"

@@ -16,6 +16,7 @@ Size = Literal["parameters", "state_bytes", "memory_bytes"]
 
 _BEST: dict[str, Direction] = {
     "accuracy": "maximize",
+    "exact": "maximize",
     "loss": "minimize",
     "ppl": "minimize",
     "bpb": "minimize",
@@ -31,7 +32,7 @@ class CompareConfig(Section):
     runs: tuple[str, ...] = option((), "only these ids, or how they begin")
     metric: str = option("val/loss", "what is compared")
     value: Literal["last", "best"] = option("last", "which of a run's values, over its steps")
-    direction: Direction | None = option(None, "null knows accuracy, loss, ppl and bpb")
+    direction: Direction | None = option(None, "null knows accuracy, exact, loss, ppl and bpb")
     by: tuple[str, ...] = option(("write", "read"), "keys whose values make a row")
     over: tuple[str, ...] = option(("optim.lr",), "keys of which a row shows its best value")
     at: Size | None = option(None, "a size that compared runs share")

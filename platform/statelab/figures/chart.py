@@ -225,7 +225,7 @@ class HeatMap:
 
 def is_share(metric: str) -> bool:
     """Whether a metric's values lie between 0 and 1."""
-    return "accuracy" in metric.split("/")
+    return not {"accuracy", "exact"}.isdisjoint(metric.split("/"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
