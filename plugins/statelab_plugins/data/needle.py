@@ -46,7 +46,7 @@ class NeedleConfig(GridConfig, TokenizedConfig):
     val_fraction: float = option(
         0.1, "share of the documents to validate on, chosen by their content", above=0, below=1
     )
-    max_bytes: int = option(2**17, "read no more prose than this", at_least=1, smoke=2**16)
+    max_bytes: int = option(2**18, "read no more prose than this", at_least=1, smoke=2**16)
 
     def __post_init__(self) -> None:
         TokenizedConfig.__post_init__(self)
@@ -117,9 +117,13 @@ class Needle(TokenizedData):
 
     def _check_shortest(self, length: int) -> None:
         """Whether the longest key and value leave room for some filler."""
-        key = max(ADJECTIVES, key=len), max(NOUNS, key=len)
-        value = "0" * _LETTERS[self.config.value]
-        least = len(self._task) + sum(map(len, self._around(key, value))) + 1
+        fixed = (
+            len(self._task) + sum(map(len, self._around(("", ""), ""))) - 2 * len(self.tokens("-"))
+        )
+        key = self.longest(ADJECTIVES) + self.longest([f"-{each}" for each in NOUNS])
+        # No tokenizer makes more tokens of digits than there are.
+        value = _LETTERS[self.config.value]
+        least = fixed + 2 * key + 2 * value + 1
         if length < least:
             raise DataError(
                 f"data.lengths: {length} tokens have no room for a needle and its question. Make "

@@ -82,8 +82,9 @@ class Phonebook(TokenizedData):
             [Cell(size=size, num=config.num_val, name=f"entries_{size}") for size in val],
         )
         most = max(config.entries + val)
-        line = len(self._name(max(FIRST_NAMES, key=len), max(LAST_NAMES, key=len)))
-        line += len("000-0000\n")
+        name = self.longest(FIRST_NAMES) + self.longest([f" {each}" for each in LAST_NAMES])
+        # No tokenizer makes more tokens of a number than it has signs.
+        line = name + len(self.tokens(": ")) + len("000-0000\n")
         self.check_room(
             (most + config.queries) * line + len(self.tokens(_QUESTION)), f"{most} entries"
         )

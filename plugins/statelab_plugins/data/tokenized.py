@@ -95,8 +95,8 @@ class TokenizedData(AnswerData):
         """
         if longest > self.config.seq_len:
             raise DataError(
-                f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that {content} "
-                f"may take. Set data.seq_len={longest}."
+                f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that "
+                f"{content} may take. Set data.seq_len={longest}."
             )
 
     @classmethod
