@@ -4,6 +4,9 @@ The solvers are plain loops. They also say where there is an answer at all, so t
 missing and none is one too many.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -209,3 +212,20 @@ def test_compression_asks_for_every_token(task):
     assert (batch["tokens"][:, -1] == 15).all()
     assert (batch["tokens"][:, :-1] < 15).all()
     assert task("compression").readout == "last"
+
+
+def test_the_examples_of_the_page_are_solved():
+    page = (Path(__file__).parents[2] / "docs/tasks.md").read_text(encoding="utf-8")
+    found = [
+        [[int(each) if each != "-" else IGNORED for each in line.split()] for line in lines]
+        for lines in re.findall(r"^tokens +(.*)\nlabels +(.*)$", page, re.MULTILINE)
+    ]
+    recall, fuzzy, noisy, copying, facts, compression, induction = found
+    assert list(solve_recall(recall[0], 8, 16)) == recall[1]
+    assert list(solve_fuzzy(fuzzy[0], 7, 3, 15)) == fuzzy[1]
+    assert list(solve_recall(noisy[0], 8, 16)) == noisy[1]
+    assert list(solve_copying(copying[0], 14, 15)) == copying[1]
+    assert facts[0][1::2] == [255] * 3
+    assert (facts[0][0], facts[1][1]) == (facts[0][4], facts[1][5])
+    assert compression[0] == compression[1]
+    assert list(solve_induction(induction[0], 15)) == induction[1]

@@ -109,7 +109,7 @@ class FuzzyRecall(DrawnData):
 
         pairs = np.where(fits[:, :, None], pairs, _NONE)
         pairs = np.concatenate([pairs, asked], axis=1)
-        again = _again(pairs[:, :, : config.key_size])
+        again = _again(_names(pairs[:, :, : config.key_size], self.vocab_size))
         answer = np.zeros(pairs.shape, bool)
         answer[:, :, config.key_size :] = again[:, :, None]
         return self._lay_out(split, pairs.reshape(B, -1), answer.reshape(B, -1))
@@ -119,7 +119,7 @@ class FuzzyRecall(DrawnData):
     ) -> NDArray[np.int64]:
         """The value of each key: a function of the example and the key, so that it has one."""
         config, V = self.config, self.vocab_size
-        name = ((keys - _NONE) * V ** np.arange(config.key_size)).sum(axis=2)
+        name = _names(keys, V)
         counter = np.arange(1 + config.value_size)
         u = uniform(config.seed, split, index[:, None, None], 1, name[:, :, None], counter)
         return _motifs(u, (1, config.value_size), (config.key_tokens, V - 1))
@@ -179,9 +179,16 @@ def _same_key(
     return same
 
 
-def _again(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which keys have stood before, [B, N]."""
-    again = np.zeros(keys.shape[:2], bool)
-    for i in range(1, keys.shape[1]):
-        again[:, i] = (keys[:, :i] == keys[:, i : i + 1]).all(axis=2).any(axis=1)
+def _names(keys: NDArray[np.int64], base: int) -> NDArray[np.int64]:
+    """A number for each key, another for each other one, [B, N]."""
+    names: NDArray[np.int64] = ((keys - _NONE) * base ** np.arange(keys.shape[2])).sum(axis=2)
+    return names
+
+
+def _again(names: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of each row's numbers have stood before, [B, N]."""
+    order = np.argsort(names, axis=1, kind="stable")
+    ordered = np.take_along_axis(names, order, axis=1)
+    again = np.zeros(names.shape, bool)
+    np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
     return again
