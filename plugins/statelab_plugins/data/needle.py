@@ -117,13 +117,12 @@ class Needle(TokenizedData):
 
     def _check_shortest(self, length: int) -> None:
         """Whether the longest key and value leave room for some filler."""
-        fixed = (
-            len(self._task) + sum(map(len, self._around(("", ""), ""))) - 2 * len(self.tokens("-"))
-        )
+        # Around no key and no value; both stand twice.
+        bare = sum(map(len, self._around(("", ""), ""))) - 2 * len(self.tokens("-"))
         key = self.longest(ADJECTIVES) + self.longest([f"-{each}" for each in NOUNS])
         # No tokenizer makes more tokens of digits than there are.
         value = _LETTERS[self.config.value]
-        least = fixed + 2 * key + 2 * value + 1
+        least = len(self._task) + bare + 2 * key + 2 * value + 1
         if length < least:
             raise DataError(
                 f"data.lengths: {length} tokens have no room for a needle and its question. Make "
