@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from statelab.errors import DataError
 from statelab.model.build import build_model
 from statelab.model.readout import LastReadout, sinusoids
+from statelab.sizes import measure
 
 D = 6
 
@@ -75,6 +76,22 @@ def test_a_model_sees_a_token_only_through_the_last_vector(compressor):
     again = compressor.head(compressor.norm(compressor.readout(last, torch.arange(8)[None], None)))
     assert_close(logits, again)
     assert not torch.equal(logits[0], logits[1])
+
+
+def test_packed_rows_predict_what_they_do_alone(compressor):
+    tokens = torch.randint(15, (3, 8), generator=torch.Generator().manual_seed(0))
+    packed, _ = compressor(tokens.reshape(1, -1), None, torch.tensor([0, 8, 16, 24]))
+    assert_close(packed.reshape(3, 8, -1), compressor(tokens)[0])
+
+
+def test_its_size_is_counted(toy_config):
+    options = ("data.seq_len=8", "data.vocab_size=16", "model.vocab_size=16")
+    with_it = measure(toy_config("data.name=compression", *options))
+    without = measure(toy_config("data.name=induction", *options))
+    d = toy_config().model.d_model
+    assert with_it.parameters - without.parameters == 2 * d * d + 4 * d
+    assert with_it.flops_per_token - without.flops_per_token == 2 * 2 * d * d
+    assert with_it.state_bytes == without.state_bytes
 
 
 def test_its_parameters_start_as_the_models(toy_config):
