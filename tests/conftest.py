@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import socket
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before torch starts its pool of threads, and for the processes that tests start: one thread is
@@ -131,3 +133,59 @@ def run_dir(tmp_path: Path, empty_database: Path) -> Path:
     folder.mkdir()
     shutil.copy(empty_database, folder)
     return folder
+
+
+class Postgres:
+    """A server in a folder of its own, which runs as nobody special."""
+
+    def __init__(self, folder: Path) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        initdb = found[-1] if found else shutil.which("initdb")
+        assert initdb, "these tests need PostgreSQL: apt-get install -y postgresql"
+        self.programs, self.folder = Path(initdb).parent, folder
+        self.user: list[str] = []
+        if os.getuid() == 0:
+            shutil.chown(folder, "postgres")
+            who = ("--reuid=postgres", "--regid=postgres", "--clear-groups")
+            self.user = ["setpriv", *who, "env", f"HOME={folder}"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        options = ("-U", "lab", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+        self._call("initdb", "-D", f"{folder}/data", *options)
+        self.start()
+
+    def start(self) -> None:
+        """Return when it answers."""
+        where = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
+        more = "-c fsync=off -c max_connections=200"
+        control = ("pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log")
+        self._call(*control, "-w", "-o", f"{where} {more}", "start")
+
+    def stop(self) -> None:
+        """Cut all connections."""
+        self._call("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "stop")
+
+    def make(self, database: str) -> str:
+        """Make a database; gives its URL."""
+        self._call("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "lab", database)
+        return f"postgresql+psycopg://lab@127.0.0.1:{self.port}/{database}"
+
+    def _call(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [*self.user, self.programs / program, *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
+        )
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    """PostgreSQL, for as long as a test lasts."""
+    # The socket's path must be short.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    server = Postgres(folder)
+    yield server
+    server.stop()
+    shutil.rmtree(folder)

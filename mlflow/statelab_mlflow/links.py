@@ -57,10 +57,11 @@ class View:
     def state(self) -> str:
         """The same with columns and charts, as MLflow keeps what its button Share shares."""
         search = {**self.search, "orderByAsc": json.loads(self.search["orderByAsc"])}
+        sorted_by = () if self.sort is None else (self.search["orderByKey"],)
         looks = {
-            "selectedColumns": _COLUMNS,
+            "selectedColumns": tuple(dict.fromkeys(sorted_by + _COLUMNS)),
             "runsHiddenMode": "FIRST_20_RUNS",
-            "chartsSearchFilter": "loss|accuracy",
+            "chartsSearchFilter": "|".join(filter(None, ("loss", "accuracy", self.sort))),
         }
         return json.dumps({**search, **looks})
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["find_runs", "folder_of", "newest_experiment", "newest_study", "read_history"]
+__all__ = ["find_experiment", "find_runs", "folder_of", "newest_study", "read_history"]
 
 _PAGE = 1000
 
@@ -49,23 +49,37 @@ def read_history(client: MlflowClient, run_id: str, metric: str) -> dict[int, fl
     return {row.step: row.value for row in rows}
 
 
-def newest_experiment(client: MlflowClient, name: str | None) -> Experiment | None:
+def find_experiment(
+    client: MlflowClient, name: str | None, study: str | None = None
+) -> Experiment | None:
     """The experiment of that name, or that of the newest run; None if there is no run.
 
+    Args:
+        client: Of the store.
+        name: The experiment's.
+        study: A study whose newest run counts, and which has to have one.
+
     Raises:
-        RunError: If there is no experiment of that name.
+        RunError: If there is no experiment or study of that name.
     """
     known = {each.experiment_id: each for each in client.search_experiments(max_results=_PAGE)}
-    if name is None:
-        newest = next(_pages(client, [*known], _filter(RunQuery()), _order(RunQuery()), 1), None)
-        return known[newest.info.experiment_id] if newest else None
     names = {each.name: each for each in known.values()}
-    if name not in names:
+    if name is not None and name not in names:
         raise RunError(
             f"experiment={name}: the tracking store has none of that name."
             f"{near_miss(name, names)} It has: {', '.join(sorted(names))}."
         )
-    return names[name]
+    if name is not None and study is None:
+        return names[name]
+    query = RunQuery(tags={"study": study} if study else {})
+    among = [*known] if name is None else [names[name].experiment_id]
+    newest = next(_pages(client, among, _filter(query), _order(query), 1), None)
+    if newest is None and study is not None:
+        raise RunError(
+            f"study={study}: the tracking store has no run of that study. `statelab runs` lists "
+            "what it has."
+        )
+    return known[newest.info.experiment_id] if newest else None
 
 
 def newest_study(client: MlflowClient, experiment_id: str) -> str | None:

@@ -22,20 +22,26 @@ import typer
 from statelab.errors import RunError
 from statelab.signals import deferring, unwinding
 from statelab_mlflow.links import View, publish, runs_page
-from statelab_mlflow.search import newest_experiment, newest_study
+from statelab_mlflow.search import find_experiment, newest_study
 from statelab_mlflow.store import connect, reaching
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["pages_of", "serve", "show_pages"]
+__all__ = ["pages_of", "serve", "show_pages", "view_page"]
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 
 
 def serve(
-    uri: str, run_dir: Path, host: str, port: int, experiment: str | None, browser: bool
+    uri: str,
+    run_dir: Path,
+    host: str,
+    port: int,
+    experiment: str | None,
+    study: str | None,
+    browser: bool,
 ) -> None:
     """Run the server over a database until Ctrl-C or SIGTERM.
 
@@ -44,7 +50,8 @@ def serve(
         run_dir: Where files go that are uploaded through the server.
         host: The address to listen on.
         port: The port to listen on.
-        experiment: Whose page to show; None is that of the newest run.
+        experiment: Whose page to show; None is that of the study, or of the newest run.
+        study: Whose curves to show; None is the experiment's newest.
         browser: Whether to open it.
 
     Raises:
@@ -54,7 +61,7 @@ def serve(
     _check_port(host, port)
     root = f"http://{host}:{port}"
     with reaching(uri):
-        pages = pages_of(connect(uri), root, experiment)
+        pages = pages_of(connect(uri), root, experiment, study)
     typer.echo("MLflow's server starts, which takes some seconds.", err=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", uri, "--artifacts-destination", str(run_dir)]
@@ -71,28 +78,43 @@ def serve(
         raise RunError(f"the MLflow server ended by itself: {_last_line(output)}")
 
 
-def pages_of(client: MlflowClient, root: str, experiment: str | None) -> dict[str, str]:
+def pages_of(
+    client: MlflowClient, root: str, experiment: str | None, study: str | None = None
+) -> dict[str, str]:
     """The pages to look at first, an address by what it shows; none before the first run.
 
     Args:
         client: Of the store.
         root: The server's address.
-        experiment: Whose; None is that of the newest run.
+        experiment: Whose; None is that of the study, or of the newest run.
+        study: Which one's trials come best first, with their curves; None is the experiment's
+            newest, of which only the curves are apart.
 
     Raises:
-        RunError: If there is no experiment of that name.
+        RunError: If there is no experiment or study of that name.
     """
-    found = newest_experiment(client, experiment)
+    found = find_experiment(client, experiment, study)
     if found is None:
         return {}
-    views = {found.name: View(), "best first": View(sort="val/loss")}
-    study = newest_study(client, found.experiment_id)
+    views = {found.name: View(), "best first": View(sort="val/loss", study=study)}
+    study = study or newest_study(client, found.experiment_id)
     if study is not None:
         views[f"curves of {study}"] = View(sort="val/loss", study=study, charts=True)
     return {
-        name: runs_page(root, found.experiment_id, view, _key(client, found.experiment_id, view))
-        for name, view in views.items()
+        name: view_page(client, root, found.experiment_id, view) for name, view in views.items()
     }
+
+
+def view_page(client: MlflowClient, root: str, experiment_id: str, view: View) -> str:
+    """A view of an experiment's runs, which is kept with it for its columns.
+
+    Args:
+        client: Of the store.
+        root: The server's address.
+        experiment_id: MLflow's id of the experiment.
+        view: What of it.
+    """
+    return runs_page(root, experiment_id, view, _key(client, experiment_id, view))
 
 
 def show_pages(root: str, pages: Mapping[str, str], browser: bool) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 __all__ = [
+    "address",
     "connect",
     "experiment_id",
     "is_absent",
@@ -169,6 +170,11 @@ def one_line(error: BaseException) -> str:
     line = (str(said).strip() or type(said).__name__).splitlines()[0]
     text = textwrap.shorten(line, 240, placeholder=" ...")
     return public(text if text.endswith(".") else f"{text}.")
+
+
+def address(uri: str) -> str:
+    """A server's URI as a browser takes it: without the name and password in it."""
+    return re.sub(r"://[^/@\s]*@", "://", uri)
 
 
 def public(text: str) -> str:

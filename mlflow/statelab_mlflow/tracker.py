@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,16 @@ from statelab.errors import RunError, UnknownNameError
 from statelab.registries import trackers
 from statelab.runs.records import LoggedRun, RunQuery
 from statelab.runs.status import LOST, TAGS, Status, write_end
-from statelab.runs.tracking import METRICS, Place, Tracker, Unsent, make_folder
+from statelab.runs.tracking import METRICS, USUAL_ADDRESS, Place, Tracker, Unsent, make_folder
 from statelab.signals import deferring
 from statelab_mlflow.journal import Journal
+from statelab_mlflow.links import View, comparison, run_page
 from statelab_mlflow.outbox import Outbox
 from statelab_mlflow.run import MLflowRun
 from statelab_mlflow.search import find_runs, folder_of, read_history
-from statelab_mlflow.server import pages_of, serve, show_pages
+from statelab_mlflow.server import pages_of, serve, show_pages, view_page
 from statelab_mlflow.store import (
+    address,
     connect,
     experiment_id,
     is_absent,
@@ -217,16 +220,46 @@ class MLflowTracker(Tracker):
         host: str,
         port: int,
         experiment: str | None,
+        study: str | None,
         browser: bool,
     ) -> None:
         """Show the recorded runs in a browser until interrupted; prints the address."""
         uri = store_uri(uri, run_dir)
         if is_server(uri):
-            typer.echo(f"statelab UI at {uri}")
+            root = address(uri)
+            typer.echo(f"statelab UI at {root}")
             with reaching(uri):
-                show_pages(uri, pages_of(connect(uri), uri, experiment), browser)
+                show_pages(root, pages_of(connect(uri), root, experiment, study), browser)
         else:
-            serve(uri, run_dir.resolve(), host, port, experiment, browser)
+            serve(uri, run_dir.resolve(), host, port, experiment, study, browser)
+
+    def comparison_pages(
+        self,
+        run_id: str,
+        compared: Sequence[str],
+        *,
+        metric: str,
+        descending: bool,
+        study: str | None,
+        uri: str | None,
+        run_dir: Path,
+    ) -> dict[str, str]:
+        """The comparison's run, the runs best first, their curves, and some side by side."""
+        uri = store_uri(uri, run_dir)
+        root = address(uri) if is_server(uri) else "http://{}:{}".format(*USUAL_ADDRESS)
+        with reaching(uri):
+            client = connect(uri)
+            own, *others = (client.get_run(each).info.experiment_id for each in (run_id, *compared))
+            theirs = others[0] if others else own
+            best = View(sort=metric, descending=descending, study=study)
+            pages = {
+                "this comparison": run_page(root, own, run_id),
+                "best first": view_page(client, root, theirs, best),
+                "curves": view_page(client, root, theirs, replace(best, charts=True)),
+            }
+        if len(compared) > 1:
+            pages["side by side"] = comparison(root, [*dict.fromkeys(others)], compared)
+        return pages
 
 
 def _reachable(uri: str, run_dir: Path) -> str:

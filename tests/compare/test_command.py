@@ -44,7 +44,14 @@ def test_a_table_is_printed_with_what_it_lacks(statelab, grid):
     assert ["s4d", "ccq", "0.4000", "+0.2000", "1 of 2"] in [line[:5] for line in lines]
     failed = grid["s4d", "ccq", 1][:8]
     assert f"Failed, and in no mean: s4d+ccq seed 1 ({failed}: FINISHED with NaN)." in out
-    assert lines[-1] == ["statelab ui experiment=toy"]
+    assert ["statelab ui experiment=toy"] in lines
+    assert [line[0].partition(": http://127.0.0.1:5000/#/")[0] for line in lines[-5:]] == [
+        "Pages that it shows:",
+        "this comparison",
+        "best first",
+        "curves",
+        "side by side",
+    ]
 
 
 def test_the_best_value_of_a_run_may_count(statelab, log):

@@ -54,6 +54,11 @@ def test_one_seed_has_no_interval_which_is_said(table):
     assert "One seed gives no interval: gla+plain." in said(found)
 
 
+def test_seeds_that_end_alike_are_told_of(table):
+    found = table(*seeds("gla", "plain", 0.0, 0.0), *seeds("gla", "ccq", 0.8, 0.9))
+    assert "that their interval says little: gla+plain." in said(found)
+
+
 def test_a_missing_seed_is_named(table):
     found = table(*seeds("gla", "plain", 0.5, 0.6, 0.7), *seeds("gla", "ccq", 0.8, 0.9))
     assert row(found, "gla+ccq").missing == ("2",)

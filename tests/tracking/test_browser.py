@@ -3,6 +3,7 @@
 Screenshots are kept in the folder that STATELAB_SCREENSHOTS names.
 """
 
+import json
 import math
 import os
 import re
@@ -20,7 +21,7 @@ from statelab.__main__ import main
 from statelab.loading import load_config
 from statelab.runs.naming import run_name
 from statelab.runs.opening import open_run
-from statelab.runs.tracking import StudyTrial, tracker
+from statelab.runs.tracking import USUAL_ADDRESS, StudyTrial, tracker
 from statelab.sizes import Sizes
 from statelab_mlflow.links import comparison, run_page
 
@@ -184,6 +185,31 @@ def test_four_runs_side_by_side_with_their_chart(page, pages, runs):
     expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
     for name in ("gla+plain s0", "gla+plain s1", "gla+ccq s0", "gla+ccq s1"):
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def compared(runs, pages):
+    """What `statelab compare` prints: addresses by what they show, on the server that is up."""
+    command = ["compare", "study=small-grid", "metric=val/accuracy", *runs[0], "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "statelab", *command], check=True, capture_output=True, text=True
+    )
+    usual = "http://{}:{}".format(*USUAL_ADDRESS)
+    found = json.loads(done.stdout)["pages"]
+    return {name: each.replace(usual, pages["root"]) for name, each in found.items()}
+
+
+def test_the_pages_of_a_comparison_sort_draw_and_put_side_by_side(page, compared):
+    see(page, compared["best first"])
+    expect(page.get_by_text("val/accuracy", exact=True).first).to_be_visible()
+    expect(page.get_by_text("gdeltan+ccq s1", exact=True).first).to_be_visible()
+    expect(page.get_by_text("delta+plain s0", exact=True)).to_have_count(0)
+    see(page, compared["curves"])
+    expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
+    see(page, compared["side by side"])
+    expect(page.get_by_text("Comparing 8 Runs").first).to_be_visible()
+    see(page, compared["this comparison"])
+    expect(page.get_by_text("compare val/accuracy by write, read").first).to_be_visible()
 
 
 def test_a_run_is_described_by_its_equations(page, pages, runs):

@@ -15,7 +15,7 @@ from mlflow.protos.databricks_pb2 import ErrorCode
 
 from statelab.errors import RunError
 from statelab_mlflow import MLflowTracker
-from statelab_mlflow.search import newest_experiment
+from statelab_mlflow.search import find_experiment
 from statelab_mlflow.server import pages_of, show_pages
 from statelab_mlflow.store import connect, store_uri
 
@@ -27,7 +27,7 @@ def get(address, path):
 
 
 def serve(run_dir, uri=None, host="127.0.0.1", port=5000, experiment=None):
-    options = {"experiment": experiment, "browser": False}
+    options = {"experiment": experiment, "study": None, "browser": False}
     MLflowTracker().serve(uri=uri, run_dir=run_dir, host=host, port=port, **options)
 
 
@@ -125,6 +125,13 @@ def test_the_pages_are_the_experiments_its_best_and_the_curves_of_its_newest_stu
     assert list(pages) == ["toy", "best first", "curves of new"]
     assert pages["curves of new"].endswith("&compareRunsMode=CHART")
     assert all("viewStateShareKey=statelab-" in each for each in pages.values())
+    assert list(pages_of(client, "http://team", None, "old")) == [
+        "toy",
+        "best first",
+        "curves of old",
+    ]
+    with pytest.raises(RunError, match=r"study=odd: the tracking store has no run of that study"):
+        pages_of(client, "http://team", None, "odd")
 
 
 @pytest.mark.parametrize(("code", "refused"), [("PERMISSION_DENIED", False), ("INTERNAL", True)])
@@ -145,15 +152,15 @@ def test_who_may_only_read_gets_pages_without_columns(start, run_dir, monkeypatc
 
 def test_the_experiment_is_that_of_the_newest_run_or_the_named_one(make_config, start, run_dir):
     client = connect(store_uri(None, run_dir))
-    assert newest_experiment(client, None) is None
+    assert find_experiment(client, None) is None
     for name in ("mqar", "text"):
         start(make_config(experiment=name)).finish("FINISHED")
-    assert newest_experiment(client, None).name == "text"
-    assert newest_experiment(client, "mqar").name == "mqar"
+    assert find_experiment(client, None).name == "text"
+    assert find_experiment(client, "mqar").name == "mqar"
     with pytest.raises(
         RunError, match=r"experiment=mqr: .*Did you mean 'mqar'\? It has: Default, "
     ):
-        newest_experiment(client, "mqr")
+        find_experiment(client, "mqr")
 
 
 def test_a_server_that_does_not_start_says_why(run_dir, monkeypatch):

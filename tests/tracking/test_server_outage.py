@@ -1,14 +1,11 @@
 """A real server that hangs, dies and comes back while runs go on: nothing is lost or held up."""
 
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -20,53 +17,11 @@ from statelab_mlflow.store import connect
 pytestmark = pytest.mark.slow
 
 
-class Server:
-    """MLflow's, over a database of its own; its processes are one group."""
-
-    def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.folder = folder
-        self.process = None
-
-    def start(self):
-        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        deadline = time.monotonic() + 120
-        while not self.answers():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-
-    def answers(self):
-        try:
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            return opener.open(f"{self.uri}/health", timeout=5).status == 200
-        except OSError:
-            return False
-
-    def send(self, number):
-        os.killpg(self.process.pid, number)
-
-    def die(self):
-        self.send(signal.SIGKILL)
-        self.process.wait()
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, empty_database):
+def server(tmp_path_factory, empty_database, new_server):
     folder = tmp_path_factory.mktemp("server")
     (folder / "server.db").write_bytes(empty_database.read_bytes())
-    server = Server(folder)
+    server = new_server(folder, f"sqlite:///{folder}/server.db")
     server.start()
     yield server
     server.die()

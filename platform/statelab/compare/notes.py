@@ -29,6 +29,11 @@ def _method(comparison: Comparison) -> Iterator[str]:
     alone = [row.name for row in comparison.rows if row.summary and row.summary.half is None]
     if alone:
         yield f"One seed gives no interval: {shorten(alone, _MOST)}."
+    equal = [row.name for row in comparison.rows if row.summary and row.summary.half == 0]
+    if equal:
+        yield (
+            f"All seeds ended alike, so that their interval says little: {shorten(equal, _MOST)}."
+        )
     if config.baseline is not None:
         yield (
             f"Difference to {config.baseline}: mean over the seeds that both have, with the "

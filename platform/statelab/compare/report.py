@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from statelab.compare.notes import notes
 from statelab.compare.page import to_page
 from statelab.compare.table import Comparison, compare
 from statelab.config import TrackingConfig
+from statelab.errors import StatelabError
 from statelab.figures.style import save
 from statelab.runs.status import Status
 from statelab.runs.tracking import make_folder, tracker
@@ -27,6 +29,9 @@ PAGE = "compare.html"
 
 # A tag of MLflow's, which a description is, has 8,000 characters at most.
 _MOST_DESCRIPTION = 7500
+_MOST_SIDE_BY_SIDE = 12
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +43,14 @@ class Report:
         files: What was written.
         run_id: The run that has it in the tracking store; None if it wasn't recorded.
         ui: The command that shows it there; empty if it wasn't recorded.
+        pages: Addresses there by what they show.
     """
 
     comparison: Comparison
     files: tuple[Path, ...]
     run_id: str | None
     ui: tuple[str, ...]
+    pages: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -52,6 +59,7 @@ class Report:
             "notes": notes(self.comparison),
             "files": [str(file) for file in self.files],
             "run_id": self.run_id,
+            "pages": dict(self.pages),
         }
 
 
@@ -91,7 +99,7 @@ def run_comparison(
     if not tracking.enabled:
         out = config.out and Path(config.out)
         files = _write(comparison, out, tracking) if out else ()
-        return Report(comparison=comparison, files=files, run_id=None, ui=())
+        return Report(comparison=comparison, files=files, run_id=None, ui=(), pages={})
     place = _Place(experiment=_experiment(entries), run_dir=config.run_dir, tracking=tracking)
     run = tracker().start(
         place,
@@ -110,7 +118,13 @@ def run_comparison(
         run.finish(status)
     if config.out is not None:
         files = tuple(_copy(file, run.folder, Path(config.out)) for file in files)
-    return Report(comparison=comparison, files=files, run_id=run.id, ui=place.ui())
+    return Report(
+        comparison=comparison,
+        files=files,
+        run_id=run.id,
+        ui=place.ui(),
+        pages=_pages(run.id, comparison, tracking),
+    )
 
 
 def _write(comparison: Comparison, folder: Path, tracking: TrackingConfig) -> tuple[Path, ...]:
@@ -131,6 +145,33 @@ def _write(comparison: Comparison, folder: Path, tracking: TrackingConfig) -> tu
     for file, chart in zip(pictures, drawn.values(), strict=True):
         save(chart.picture(), file)
     return (*(folder / name for name in texts), *pictures)
+
+
+def _pages(run_id: str, comparison: Comparison, tracking: TrackingConfig) -> dict[str, str]:
+    config = comparison.config
+    try:
+        return tracker().comparison_pages(
+            run_id,
+            _side_by_side(comparison),
+            metric=config.metric,
+            descending=config.sense == "maximize",
+            study=config.study,
+            uri=tracking.uri,
+            run_dir=Path(config.run_dir),
+        )
+    except StatelabError as error:
+        # The comparison is made and recorded; the store may be away again.
+        log.warning("%s", error)
+        return {}
+
+
+def _side_by_side(comparison: Comparison) -> list[str]:
+    """Runs that fit on a page: all of the curves, or else one of each row."""
+    runs = curve_runs(comparison)
+    if len(runs) <= _MOST_SIDE_BY_SIDE:
+        return runs
+    done = [[e.id for e in row.best.entries if e.id in runs] for row in comparison.rows]
+    return [row[0] for row in done if row]
 
 
 def _copy(file: Path, folder: Path, out: Path) -> Path:

@@ -29,6 +29,10 @@ def print_comparison(report: Report) -> None:
         console.print("\n".join(map(str, report.files)))
     if report.ui:
         print_command(*report.ui)
+    if report.pages:
+        console.print("Pages that it shows:")
+    for name, address in report.pages.items():
+        console.print(f"{name}: {address}")
 
 
 def print_judgement(judgement: Judgement) -> None:

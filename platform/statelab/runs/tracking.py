@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "USUAL_ADDRESS",
     "Followed",
     "LocalRun",
     "Place",
@@ -39,6 +40,9 @@ __all__ = [
 
 #: A tracked run's metrics in its folder, a JSON object a line: key, value, timestamp, step.
 METRICS = "metrics.jsonl"
+
+#: Where `statelab ui` serves, host and port, unless it is told another place.
+USUAL_ADDRESS = ("127.0.0.1", 5000)
 
 
 class Place(Protocol):
@@ -253,6 +257,7 @@ class Tracker(ABC):
         host: str,
         port: int,
         experiment: str | None,
+        study: str | None,
         browser: bool,
     ) -> None:
         """Show the recorded runs in a browser until interrupted; prints the address.
@@ -262,11 +267,41 @@ class Tracker(ABC):
             run_dir: The folder of the runs.
             host: The address to listen on.
             port: The port to listen on.
-            experiment: Whose page to name; None is that of the newest run.
+            experiment: Whose page to name; None is that of the study, or of the newest run.
+            study: Whose curves to name; None is the experiment's newest.
             browser: Whether to open that page too.
 
         Raises:
-            RunError: If the store, the port or the experiment can't be had.
+            RunError: If the store, the port, the experiment or the study can't be had.
+        """
+
+    @abstractmethod
+    def comparison_pages(
+        self,
+        run_id: str,
+        compared: Sequence[str],
+        *,
+        metric: str,
+        descending: bool,
+        study: str | None,
+        uri: str | None,
+        run_dir: Path,
+    ) -> dict[str, str]:
+        """Pages of a comparison, an address by what it shows.
+
+        Where the store is no server, they are those of `serve` at its usual address.
+
+        Args:
+            run_id: The comparison's own run.
+            compared: The runs to put side by side.
+            metric: What they are compared by.
+            descending: Whether the greatest is best.
+            study: The one that is compared; None is the experiment.
+            uri: The store.
+            run_dir: The folder of the runs.
+
+        Raises:
+            RunError: If the store can't be reached.
         """
 
 
