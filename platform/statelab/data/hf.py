@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from statelab.corpus.shards import SPLITS, Shards, SplitName
 from statelab.corpus.stream import ShardStream
 from statelab.corpus.tokenise import tokenise
 from statelab.data.documents import STDLIB
-from statelab.data.module import IGNORED, Batch, DataModule
+from statelab.data.module import IGNORED, Batch
+from statelab.data.tokenized import TokenizedModule
 from statelab.data.windows import Windows
 from statelab.errors import ConfigError, DataError
 from statelab.options import option
@@ -107,7 +107,7 @@ class HfConfig(DataConfig):
 
 
 @data_modules.register("hf", config=HfConfig)
-class Hf(DataModule):
+class Hf(TokenizedModule):
     """Windows of a tokenised corpus, which lies in files and is mapped into memory.
 
     It is tokenised once, by whichever command is the first to want it; `corpus/` says how. The
@@ -155,38 +155,6 @@ class Hf(DataModule):
 
     def _windows(self, split: SplitName) -> Windows:
         return Windows(ShardStream(self._shards, split), self._config.seq_len)
-
-    @classmethod
-    def stop(cls, config: HfConfig) -> tuple[int, ...]:  # type: ignore[override]
-        """The token that stands after every document."""
-        return (config.load_tokenizer().end,)
-
-    @classmethod
-    def encode(cls, config: HfConfig, text: str) -> list[int]:  # type: ignore[override]
-        """The tokens of the text."""
-        (tokens,) = config.load_tokenizer().encode([text.encode(errors="surrogateescape")])
-        return [int(each) for each in tokens]
-
-    @classmethod
-    def encode_sized(  # type: ignore[override]
-        cls, config: HfConfig, text: str
-    ) -> tuple[list[int], list[int]]:
-        """The tokens of the text, and the bytes of it that each stands for."""
-        texts = [text.encode(errors="surrogateescape")]
-        ((tokens, sizes),) = config.load_tokenizer().encode_sized(texts)
-        return tokens.tolist(), sizes.tolist()
-
-    @classmethod
-    def pieces(  # type: ignore[override]
-        cls, config: HfConfig, tokens: Iterable[int]
-    ) -> Iterator[str]:
-        """The text of the tokens, whole characters at a time."""
-        return config.load_tokenizer().pieces(tokens)
-
-    @classmethod
-    def spell(cls, config: HfConfig, token: int) -> str:  # type: ignore[override]
-        """The token's text, with signs for what doesn't print."""
-        return config.load_tokenizer().spell(token)
 
 
 def shards_of(config: HfConfig) -> Shards:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from statelab.corpus import tokenizer as known
+from statelab.data.tokenized import TokenizedModule
 from statelab.errors import DataError
 from statelab.options import option
 from statelab_plugins.data.answers import AnswerConfig, AnswerData, Cell, Tokens
@@ -55,7 +56,7 @@ class TokenizedConfig(AnswerConfig):
         return known.load(self.tokenizer, end_token=self.end_token, expected=self.tokenizer_sha)
 
 
-class TokenizedData(AnswerData):
+class TokenizedData(TokenizedModule, AnswerData):
     """A task in text.
 
     Each piece of an example is made tokens by itself, so that a name or number is the same tokens
@@ -98,26 +99,3 @@ class TokenizedData(AnswerData):
                 f"data.seq_len={self.config.seq_len} is less than the {longest} tokens that "
                 f"{content} may take. Set data.seq_len={longest}."
             )
-
-    @classmethod
-    def stop(cls, config: TokenizedConfig) -> tuple[int, ...]:  # type: ignore[override]
-        """The tokenizer's end of a document."""
-        return (config.load_tokenizer().end,)
-
-    @classmethod
-    def encode(cls, config: TokenizedConfig, text: str) -> list[int]:  # type: ignore[override]
-        """The tokens of the text."""
-        (tokens,) = config.load_tokenizer().encode([text.encode(errors="surrogateescape")])
-        return [int(each) for each in tokens]
-
-    @classmethod
-    def pieces(  # type: ignore[override]
-        cls, config: TokenizedConfig, tokens: Iterable[int]
-    ) -> Iterator[str]:
-        """The text of the tokens, whole characters at a time."""
-        return config.load_tokenizer().pieces(tokens)
-
-    @classmethod
-    def spell(cls, config: TokenizedConfig, token: int) -> str:  # type: ignore[override]
-        """The token's text, with signs for what doesn't print."""
-        return config.load_tokenizer().spell(token)
