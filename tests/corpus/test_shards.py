@@ -26,7 +26,7 @@ from statelab.corpus.sources import Source, kind_of, qualified
 from statelab.corpus.tokenizer import load
 from statelab.data.hf import Hf, shards_of
 from statelab.data.split import split
-from statelab.errors import DataError
+from statelab.errors import ConfigError, DataError
 
 
 def contents(folder):
@@ -450,3 +450,24 @@ def test_bytes_have_no_header(jsonl, configure):
     assert len(tokens) == shards.counts["train"].tokens
     assert (tokens[ends] == load("bytes").end).all()
     assert tokens[0] == 0
+
+
+@pytest.mark.parametrize("text", ['{"nu', "{}", '{"commit": null}', "[]", "7"])
+@pytest.mark.parametrize("name", ["00000.json", "plan.json"])
+def test_a_damaged_record_is_said_in_one_line(jsonl, configure, name, text):
+    folder = shards_of(configure(jsonl)).folder
+    (folder / "index.json").unlink()
+    (folder / name).write_text(text)
+    with pytest.raises(DataError, match=rf"data are damaged: .*{name} can't be read \(") as caught:
+        shards_of(configure(jsonl))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"val_split": "validation"}, {"split": "test"}, {"subset": "a"}, {"revision": "b"}]
+)
+def test_files_have_no_splits_to_train_and_validate_on_alike(jsonl, configure, asked):
+    [(name, value)] = asked.items()
+    message = rf"are files, which have no parts: data\.{name}={value} is for data sets"
+    with pytest.raises(ConfigError, match=message):
+        configure(jsonl, **asked)

@@ -180,6 +180,18 @@ def test_training_says_what_it_lacks(tmp_path):
         TokenizerConfig(files=files, vocab_size=256)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": " "}, r"^files= is empty\. Give a glob"),
+        ({"files": "a.txt", "split": "test"}, "are files, which have no parts: split=test is for"),
+    ],
+)
+def test_training_refuses_what_would_be_ignored(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        train_tokenizer(TokenizerConfig(**options, out=f"{tmp_path}/t.json"))
+
+
 def test_training_stops_at_max_bytes(tmp_path):
     (tmp_path / "a.txt").write_text("abab " * 100)
     (tmp_path / "b.txt").write_text("xyxy " * 100)

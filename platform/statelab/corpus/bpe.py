@@ -44,11 +44,16 @@ def train_tokenizer(config: TokenizerConfig) -> tuple[Path, int]:
         The file, and how many tokens there are: fewer than asked for where the text is too small.
 
     Raises:
-        ConfigError: If the file is there already.
+        ConfigError: If the file is there already, or a part of files is asked for.
         DataError: If the text can't be read, is none, or the file can't be written.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    if not config.files.strip():
+        raise ConfigError("files= is empty. Give a glob, a folder or a name on the hub.")
+    parts = {"subset": config.subset, "revision": config.revision}
+    parts |= {"split": config.split if config.split != "train" else None}
+    sources.check_parts(config.files, "files", parts)
     out = Path(config.out).expanduser().absolute()
     if out.exists() and not config.overwrite:
         raise ConfigError(f"out={config.out} exists. Take another name, or say overwrite=true.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from statelab.corpus.shards import FORMAT, SplitName, write_json
+from statelab.corpus.shards import FORMAT, UNREADABLE, SplitName, damaged, write_json
 from statelab.corpus.sources import Place, Source
 from statelab.data.split import draw, limit
 from statelab.errors import DataError
@@ -102,18 +102,27 @@ class Plan:
 
     @classmethod
     def of(cls, recipe: Recipe, folder: Path) -> Plan:
-        """The one that the folder has, or a new one."""
+        """The one that the folder has, or a new one.
+
+        Raises:
+            DataError: If the folder's can't be read, or the source can't.
+        """
         file = folder / "plan.json"
         if file.is_file():
-            values = json.loads(file.read_text(encoding="utf-8"))
-        else:
-            values = {"commit": recipe.source.commit()}
-        commit = values["commit"] or recipe.source.revision
-        recipe = replace(recipe, source=replace(recipe.source, revision=commit))
-        if not file.is_file():
-            values |= cls._look(recipe)
-            write_json(file, values)
-        return cls(recipe=recipe, most=values["most"], is_single=values["is_single"])
+            try:
+                values = json.loads(file.read_text(encoding="utf-8"))
+                return cls._with(recipe, **values)
+            except UNREADABLE as error:
+                raise damaged(file, f"can't be read ({type(error).__name__})") from error
+        commit = recipe.source.commit()
+        values = {"commit": commit, **cls._look(_bound(recipe, commit))}
+        write_json(file, values)
+        return cls._with(recipe, **values)
+
+    @classmethod
+    def _with(cls, recipe: Recipe, commit: str | None, most: float, is_single: bool) -> Plan:
+        """Of what the file says."""
+        return cls(recipe=_bound(recipe, commit), most=most, is_single=is_single)
 
     @staticmethod
     def _look(recipe: Recipe) -> dict[str, Any]:
@@ -160,6 +169,12 @@ class Plan:
         else:
             split: SplitName = "val" if draw(document) <= self.most else "train"
             yield from _cut(document, split, source, behind)
+
+
+def _bound(recipe: Recipe, commit: str | None) -> Recipe:
+    """With its source bound to a commit, where it has one."""
+    revision = commit or recipe.source.revision
+    return replace(recipe, source=replace(recipe.source, revision=revision))
 
 
 def jobs(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:

@@ -31,11 +31,13 @@ from statelab.errors import DataError
 __all__ = [
     "FORMAT",
     "SPLITS",
+    "UNREADABLE",
     "Counts",
     "Record",
     "ShardWriter",
     "Shards",
     "SplitName",
+    "damaged",
     "token_type",
     "write_json",
 ]
@@ -43,6 +45,9 @@ __all__ = [
 FORMAT = 1
 _INDEX = "index.json"
 _FILES = ("train.tokens", "train.ends", "val.tokens", "val.ends", "val.bytes")
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+"""What a file of JSON raises that is damaged, or not what it was written as."""
 
 SplitName = Literal["train", "val"]
 
@@ -96,12 +101,18 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path, number: int) -> Record | None:
-        """The record of a shard; None if it hasn't one."""
+        """The record of a shard; None if it hasn't one.
+
+        Raises:
+            DataError: If it can't be read.
+        """
+        file = folder / f"{number:05}.json"
         try:
-            values = json.loads((folder / f"{number:05}.json").read_text(encoding="utf-8"))
+            return cls.of(json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        return cls.of(values)
+        except UNREADABLE as error:
+            raise damaged(file, f"can't be read ({type(error).__name__})") from error
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Record:
@@ -223,15 +234,15 @@ class Shards:
             index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
             self.records = [Record.of(each) for each in index["shards"]]
             self.about: dict[str, Any] = index["about"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _damaged(folder / _INDEX, f"can't be read ({type(error).__name__})") from error
+        except (OSError, *UNREADABLE) as error:
+            raise damaged(folder / _INDEX, f"can't be read ({type(error).__name__})") from error
         self.counts: dict[SplitName, Counts] = {
             split: sum((each.counts[split] for each in self.records), Counts()) for split in SPLITS
         }
         for name, (size, _) in self._files():
             there = (folder / name).stat().st_size if (folder / name).is_file() else None
             if there != size:
-                raise _damaged(
+                raise damaged(
                     folder / name,
                     "is missing" if there is None else f"has {there} bytes instead of {size}",
                 )
@@ -257,7 +268,7 @@ class Shards:
         for name, (size, digest) in self._files():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                    raise _damaged(self.folder / name, "has another checksum than the index")
+                    raise damaged(self.folder / name, "has another checksum than the index")
             total += size
         return total
 
@@ -280,7 +291,8 @@ def _aside(file: Path) -> Path:
     return file.with_name(f".{file.name}.{os.getpid()}")
 
 
-def _damaged(file: Path, what: str) -> DataError:
+def damaged(file: Path, what: str) -> DataError:
+    """What to raise if a file of the corpus isn't as it was written."""
     return DataError(
         f"the tokenised data are damaged: {file} {what}. Remove the folder {file.parent} and run "
         "the same again: it is tokenised anew."

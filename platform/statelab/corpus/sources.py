@@ -10,15 +10,15 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from statelab.data import documents
-from statelab.errors import DataError
+from statelab.errors import ConfigError, DataError
 
-__all__ = ["Place", "Source", "kind_of", "qualified"]
+__all__ = ["Place", "Source", "check_parts", "kind_of", "qualified"]
 
 Place = dict[str, Any]
 """Where reading goes on, as plain values; empty is the beginning."""
@@ -44,6 +44,25 @@ def kind_of(path: str) -> Literal["files", "folder", "hub"]:
 def qualified(path: str) -> str:
     """The path as it means the same from every folder."""
     return path if kind_of(path) == "hub" else documents.absolute(path)
+
+
+def check_parts(path: str, key: str, parts: Mapping[str, str | None]) -> None:
+    """See that no part is asked for of files, which have none: all of them would be read.
+
+    Args:
+        path: What is read.
+        key: The key that it was given by.
+        parts: What was asked for, by key; None where nothing was.
+
+    Raises:
+        ConfigError: If a part of files was asked for.
+    """
+    asked = [f"{name}={value}" for name, value in parts.items() if value is not None]
+    if asked and kind_of(path) == "files":
+        raise ConfigError(
+            f"{key}={path!r} are files, which have no parts: {asked[0]} is for data sets on the "
+            "hub or in a folder. Leave it out, or set it to what it is by default."
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

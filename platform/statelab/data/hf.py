@@ -76,6 +76,16 @@ class HfConfig(DataConfig):
         for name in ("path", "tokenizer"):
             if not getattr(self, name).strip():
                 raise ConfigError(f"data.{name}= is empty. Give one, or leave it out.")
+        sources.check_parts(
+            self.path,
+            "data.path",
+            {
+                "data.subset": self.subset,
+                "data.split": self.split if self.split != "train" else None,
+                "data.val_split": self.val_split,
+                "data.revision": self.revision,
+            },
+        )
         object.__setattr__(self, "path", sources.qualified(self.path))
         object.__setattr__(self, "tokenizer", known.qualified(self.tokenizer))
         if self.cache is not None:
