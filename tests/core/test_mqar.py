@@ -244,6 +244,7 @@ def test_a_single_segment_is_the_cell_of_its_size() -> None:
         (("64:4",), r"data\.segments: '64:4' is no segment\. Write tokens/pairs x examples"),
         (("64/0 x 5",), r"data\.segments: '64/0 x 5' is no segment"),
         (("64/4 x 0",), r"data\.segments: '64/4 x 0' is no segment"),
+        (("64/4 x " + "9" * 5000,), r"data\.segments: '64/4 x 9{1,53} is no segment"),
         (("12/4 x 5",), r"'12/4 x 5' has no room for its pairs: .* 16 tokens or more"),
         (("64/4 x 5", "64/4 x 6"), r"data\.segments: 64/4 is given 2 times\. Add"),
         (("64/4 x 100000001",), r"100,000,001 examples\. Their order takes 100,000,000 at most"),

@@ -66,11 +66,12 @@ def slice_names(segments: Sequence[Segment]) -> tuple[str, ...]:
 
 
 def _parse(key: str, text: str) -> Segment:
-    found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*x\s*(\d+)\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,30})\s*/\s*(\d{1,30})\s*x\s*(\d{1,30})\s*", text)
     segment = Segment(*map(int, found.groups())) if found else Segment(0, 0, 0)
     if not (segment.num_pairs and segment.num):
         raise ConfigError(
-            f"{key}: {text!r} is no segment. Write tokens/pairs x examples, such as 64/4 x 1000."
+            f"{key}: {text!r:.60} is no segment. Write tokens/pairs x examples, such as "
+            "64/4 x 1000."
         )
     if segment.seq_len < 4 * segment.num_pairs:
         raise ConfigError(
