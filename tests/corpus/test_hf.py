@@ -119,6 +119,17 @@ def test_two_processes_train_as_one_does_and_tokenise_once(hf, tmp_path):
     assert len([*(tmp_path / "cache" / "shards").iterdir()]) == 1
 
 
+@pytest.mark.slow
+def test_two_processes_go_on_to_the_bit(hf, tmp_path):
+    keys = ("trainer.devices=2", "data.batch_size=2", "optim.schedule=constant")
+    whole = train(hf(*keys, f"run_dir={tmp_path}/whole"), progress=False)
+    place = f"run_dir={tmp_path}/parts"
+    part = train(hf(*keys, place, "trainer.max_steps=3"), progress=False)
+    again = (place, f"resume={part.run_id}", "data.num_workers=1")
+    ended = train(hf(*keys, *again), progress=False)
+    assert history(ended.folder) == history(whole.folder)
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_each_epoch_without_loss_or_doubling(configure, jsonl, world):
     data = Hf(configure(jsonl, shard_tokens=1000))
