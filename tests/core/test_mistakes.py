@@ -200,7 +200,7 @@ MISTAKES = {
     ),
     "ui with a key": (
         ("ui", "seed=1"),
-        "ui takes experiment, open, run_dir, tracking.uri, host and port, got seed=1.",
+        "ui takes experiment, study, open, run_dir, tracking.uri, host and port, got seed=1.",
     ),
     "ui with a port": (("ui", "port=http"), "port must be a number from 1 to 65535, got 'http'."),
     "port out of range": (("ui", "port=0"), "port must be a number from 1 to 65535, got '0'."),

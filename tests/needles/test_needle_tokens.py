@@ -83,14 +83,16 @@ def test_sizes_without_room_are_refused(options, message):
 
 @pytest.mark.slow
 def test_a_delta_rule_finds_the_needle_asked_for_and_fixed_modes_do_not(tmp_path):
-    found = {write: trained(write, tmp_path) for write in ("deltanet", "s4d")}
+    # S4D stays where it is after 80 steps.
+    steps = {"deltanet": 200, "s4d": 80}
+    found = {write: trained(write, tmp_path, steps[write]) for write in steps}
     assert found["deltanet"]["val/exact"] > 0.85
     assert found["s4d"]["val/exact"] < 0.5
     # Longer than all that it was trained on.
     assert found["deltanet"]["val/exact/len_32_depth_50"] > 0.85
 
 
-def trained(write, folder):
+def trained(write, folder, steps):
     values = {
         "write": write,
         "read": "plain",
@@ -114,8 +116,8 @@ def trained(write, folder):
         "data.batch_size": 64,
         "optim.lr": 1e-2,
         "optim.warmup_steps": 20,
-        "trainer.max_steps": 200,
-        "trainer.val_every": 200,
+        "trainer.max_steps": steps,
+        "trainer.val_every": steps,
         "trainer.accelerator": "cpu",
         "run_dir": folder,
         "tracking.enabled": "false",

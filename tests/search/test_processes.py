@@ -149,7 +149,7 @@ def test_whatever_dies_the_search_ends_with_all_trials_and_nothing_running(postg
 @pytest.mark.slow
 def test_ctrl_c_ends_the_workers_puts_their_trials_back_and_a_rerun_goes_on(start, away):
     study, store = f"sqlite:///{away}/runs/optuna.db", f"sqlite:///{away}/runs/mlflow.db"
-    first = start("n_trials=3", "workers=1")
+    first = start("n_trials=2", "workers=1")
     until((away / "runs/optuna.db").exists, "database")
     met = until(lambda: training(study), "trial at work")[0]
     first.send_signal(signal.SIGINT)
@@ -167,9 +167,9 @@ def test_ctrl_c_ends_the_workers_puts_their_trials_back_and_a_rerun_goes_on(star
     parent, children = runs(store)
     assert (parent, children["RUNNING"], children["KILLED"]) == ("KILLED", 0, 1)
 
-    second = start("n_trials=3", "workers=1")
-    assert outcome(second)["counts"] == {"complete": 3}
-    assert runs(store) == ("FINISHED", Counter(FINISHED=3, KILLED=1))
+    second = start("n_trials=2", "workers=1")
+    assert outcome(second)["counts"] == {"complete": 2}
+    assert runs(store) == ("FINISHED", Counter(FINISHED=2, KILLED=1))
 
 
 @pytest.mark.slow
