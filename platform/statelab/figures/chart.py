@@ -275,5 +275,5 @@ def _label_own(axes: Axes, chart: Chart) -> None:
     for each in values:
         if np.log(each / labelled[-1]) > apart:
             labelled.append(each)
-    axes.set_xticks(labelled, [f"{each:,g}" if each < 1 else f"{each:,.0f}" for each in labelled])
+    axes.set_xticks(labelled, [f"{each:.2g}" if each < 1 else f"{each:,.0f}" for each in labelled])
     axes.xaxis.set_minor_locator(NullLocator())
