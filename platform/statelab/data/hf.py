@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from statelab.corpus.stream import ShardStream
 from statelab.corpus.tokenise import tokenise
 from statelab.data.documents import STDLIB
 from statelab.data.module import IGNORED, Batch
-from statelab.data.tokenized import TokenizedModule
+from statelab.data.tokenized import HasTokenizer, TokenizedModule
 from statelab.data.windows import Windows
 from statelab.errors import ConfigError, DataError
 from statelab.options import option
@@ -27,7 +27,7 @@ __all__ = ["Hf", "HfConfig", "shards_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HfConfig(DataConfig):
+class HfConfig(HasTokenizer, DataConfig):
     """Which text, which tokenizer, and where the tokens lie; paths are made absolute."""
 
     path: str = option(
@@ -92,28 +92,6 @@ class HfConfig(DataConfig):
             object.__setattr__(self, "cache", os.path.abspath(os.path.expanduser(self.cache)))
         if self.tokenizer_sha is None:
             object.__setattr__(self, "tokenizer_sha", known.fingerprint(self.tokenizer))
-
-    @property
-    def vocab_size(self) -> int | None:
-        """How many tokens there are; None while the tokenizer is on the hub only."""
-        return known.vocab_size(self.tokenizer)
-
-    def pinned(self) -> HfConfig:
-        """With the tokenizer fetched, and its fingerprint.
-
-        Raises:
-            DataError: If there is none, or it has another one.
-        """
-        known.check(self.tokenizer, self.tokenizer_sha)
-        return replace(self)
-
-    def load_tokenizer(self) -> known.Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            DataError: If it can't be loaded, or is another one than this was made with.
-        """
-        return known.load(self.tokenizer, end_token=self.end_token, expected=self.tokenizer_sha)
 
 
 @data_modules.register("hf", config=HfConfig)

@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from dataclasses import replace
+from typing import Self
 
-from statelab.corpus.tokenizer import Tokenizer
+from statelab.corpus import tokenizer as known
 from statelab.data.module import DataModule
 
 __all__ = ["HasTokenizer", "TokenizedModule"]
 
 
-class HasTokenizer(Protocol):
-    """A configuration that names a tokenizer."""
+class HasTokenizer:
+    """What a configuration knows of the tokenizer that it names.
 
-    def load_tokenizer(self) -> Tokenizer:
+    Attributes:
+        tokenizer: `bytes`, the path of a tokenizer.json, or a name on the hub.
+        tokenizer_sha: The fingerprint that it must have; None where it isn't known yet.
+        end_token: What stands after every document; None is the tokenizer's own.
+    """
+
+    __slots__ = ()
+
+    tokenizer: str
+    tokenizer_sha: str | None
+    end_token: str | None
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many tokens there are; None while the tokenizer is on the hub only."""
+        return known.vocab_size(self.tokenizer)
+
+    def pinned(self) -> Self:
+        """With the tokenizer fetched, and its fingerprint.
+
+        Raises:
+            DataError: If there is none, or it has another one.
+        """
+        known.check(self.tokenizer, self.tokenizer_sha)
+        return replace(self)  # type: ignore[type-var]
+
+    def load_tokenizer(self) -> known.Tokenizer:
         """The tokenizer.
 
         Raises:
             DataError: If it can't be loaded, or is another one than this was made with.
         """
+        return known.load(self.tokenizer, end_token=self.end_token, expected=self.tokenizer_sha)
 
 
 class TokenizedModule(DataModule):

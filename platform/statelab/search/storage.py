@@ -117,14 +117,13 @@ def reaching(url: str) -> Iterator[None]:
     Raises:
         RunError: Instead of the errors of SQLAlchemy and of Optuna's storage.
     """
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
+    from statelab.search.patient import AWAY
 
     try:
         yield
     except StatelabError:
         raise
-    except (StorageInternalError, SQLAlchemyError, RuntimeError, ImportError, OSError) as error:
+    except (*AWAY, RuntimeError, ImportError, OSError) as error:
         why = " ".join(str(error.__cause__ or error).split())[:200]
         raise RunError(
             f"search.storage={public_url(url)} can't be used: {why} Give another with "

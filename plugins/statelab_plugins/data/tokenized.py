@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from statelab.corpus import tokenizer as known
-from statelab.data.tokenized import TokenizedModule
+from statelab.data.tokenized import HasTokenizer, TokenizedModule
 from statelab.errors import DataError
 from statelab.options import option
 from statelab_plugins.data.answers import AnswerConfig, AnswerData, Cell, Tokens
@@ -17,7 +17,7 @@ __all__ = ["TokenizedConfig", "TokenizedData"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizedConfig(AnswerConfig):
+class TokenizedConfig(HasTokenizer, AnswerConfig):
     """Which tokens the text is made of; the path of a file is made absolute."""
 
     tokenizer: str = option(
@@ -35,25 +35,6 @@ class TokenizedConfig(AnswerConfig):
         object.__setattr__(self, "tokenizer", known.qualified(self.tokenizer))
         if self.tokenizer_sha is None:
             object.__setattr__(self, "tokenizer_sha", known.fingerprint(self.tokenizer))
-
-    @property
-    def vocab_size(self) -> int | None:
-        """How many tokens there are; None while the tokenizer is on the hub only."""
-        return known.vocab_size(self.tokenizer)
-
-    def pinned(self) -> TokenizedConfig:
-        """With the tokenizer fetched, and its fingerprint."""
-        if self.tokenizer != known.BYTES:
-            known.fetch(self.tokenizer)
-        return replace(self)
-
-    def load_tokenizer(self) -> known.Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            DataError: If it can't be loaded, or is another one than this was made with.
-        """
-        return known.load(self.tokenizer, end_token=self.end_token, expected=self.tokenizer_sha)
 
 
 class TokenizedData(TokenizedModule, AnswerData):
